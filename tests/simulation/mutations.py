@@ -167,7 +167,7 @@ def reassign_at_once(patches: "Patches") -> None:
         return True
         yield
 
-    patches.set(ReassignmentSteps, "is_complete", complete)
+    patches.set(ReassignmentSteps, "check_complete", complete)
 
 
 def empty_isr(patches: "Patches") -> None:

@@ -70,11 +70,7 @@ class ControllerElection:
     """Reads and writes ``/controller`` and its address for one process."""
 
     def __init__(
-        self,
-        controller_id: int,
-        endpoints: tuple[Endpoint, ...],
-        zookeeper: ZooKeeper,
-        scheduler: Scheduler,
+        self, controller_id: int, endpoints: tuple[Endpoint, ...], zookeeper: ZooKeeper, scheduler: Scheduler
     ) -> None:
         self.this_controller = ActiveController(controller_id, endpoints)
         self._controller_id = controller_id

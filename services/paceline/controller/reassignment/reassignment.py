@@ -143,7 +143,7 @@ class Reassignments:
             if self.context.is_queued_for_deletion(topic_partition.topic):
                 continue
             assignment = self.context.assignment(topic_partition)
-            complete = yield from self.steps.is_complete(topic_partition, assignment)
+            complete = yield from self.steps.check_complete(topic_partition, assignment)
             if complete:
                 yield from self._tried(topic_partition, assignment)
 

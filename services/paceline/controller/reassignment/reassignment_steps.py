@@ -62,7 +62,7 @@ class ReassignmentSteps:
             yield from self.partitions.handle_state_changes(
                 [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
             )
-        complete = yield from self.is_complete(topic_partition, assignment)
+        complete = yield from self.check_complete(topic_partition, assignment)
         if complete:
             yield from self._finish(topic_partition, assignment, raised)
         else:
@@ -112,8 +112,8 @@ class ReassignmentSteps:
         context.being_reassigned.add(topic_partition)
         return raised
 
-    def is_complete(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
-        """Whether the whole target is in the ISR in ZooKeeper; sets the watch on the state node."""
+    def check_complete(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
+        """Return whether the whole target is in the ISR in ZooKeeper; set the watch on the state node."""
         found = yield from self.store.partition_states([topic_partition], watch=True)
         if not assignment.is_being_reassigned:
             return True
@@ -148,7 +148,7 @@ class ReassignmentSteps:
         context.set_assignment(topic_partition, completed)
         try:
             yield from self._move_leader(topic_partition, completed, raised and not assignment.removing)
-            left = yield from self._target_has_left_isr(topic_partition, assignment)
+            left = yield from self._wait_if_target_left_isr(topic_partition, assignment)
             if left:
                 context.set_assignment(topic_partition, assignment)
                 return  # The watch set by the check fires on the next change.
@@ -172,10 +172,11 @@ class ReassignmentSteps:
         yield from self.node.remove(lambda tp, target: tp == topic_partition and target == completed.replicas)
         self.batch.send_update_metadata(context.brokers, [topic_partition])
 
-    def _target_has_left_isr(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
-        """Whether the old leader has since removed all target replicas from the ISR: then no replica may be removed.
+    def _wait_if_target_left_isr(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[bool]:
+        """Return True after sending a new leader epoch, if the old leader has removed all target replicas from the ISR.
 
-        The old leader stayed leader because no target replica could be elected; its later ISR writes fail.
+        No replica may be removed then. The old leader stayed leader because no target replica could be elected; its
+        later ISR writes fail.
         """
         known = self.context.leadership.get(topic_partition)
         if known is None or not known.has_leader or known.leader in assignment.target:

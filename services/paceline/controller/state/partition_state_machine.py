@@ -167,10 +167,7 @@ class PartitionStateMachine:
         return valid
 
     def _set(
-        self,
-        topic_partition: TopicPartition,
-        state: PartitionState,
-        kind: StateChangeKind = StateChangeKind.TRANSITION,
+        self, topic_partition: TopicPartition, state: PartitionState, kind: StateChangeKind = StateChangeKind.TRANSITION
     ) -> None:
         before = self._context.partition_state(topic_partition)
         if state is PartitionState.NON_EXISTENT:

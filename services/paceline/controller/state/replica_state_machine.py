@@ -38,11 +38,7 @@ class ReplicaStateMachine:
     """Moves replicas between states, broker by broker, in one batch of requests."""
 
     def __init__(
-        self,
-        context: ControllerContext,
-        writer: StateWriter,
-        batch: RequestBatch,
-        log: StateChangeLog,
+        self, context: ControllerContext, writer: StateWriter, batch: RequestBatch, log: StateChangeLog
     ) -> None:
         self._context = context
         self._writer = writer

@@ -83,10 +83,7 @@ class PartitionCreation:
         self.ack_waiters.wait(waited_for, event.timeout_ms, LATE, answer)
 
     def _write_all(
-        self,
-        wanted: Mapping[str, NewPartitions],
-        validate_only: bool,
-        outcomes: dict[str, Growth | PacelineError],
+        self, wanted: Mapping[str, NewPartitions], validate_only: bool, outcomes: dict[str, Growth | PacelineError]
     ) -> Flow[None]:
         """Read each topic node, add the partitions and write on condition of the version; retry after another write."""
         remaining = list(wanted)

@@ -96,10 +96,7 @@ class TopicChanges:
         yield from self.create_partitions(created)
 
     def read_topics(
-        self,
-        topics: Sequence[str],
-        missing: set[str],
-        known_ids: Mapping[str, str | None] | None = None,
+        self, topics: Sequence[str], missing: set[str], known_ids: Mapping[str, str | None] | None = None
     ) -> Flow[dict[str, znodes.TopicAssignment]]:
         """Read topic nodes; give a new topic without a topic id an id, which is written to ZooKeeper first.
 
