@@ -62,7 +62,7 @@ class PageLimit:
         self._left_bytes = PAGE_BYTES
         self.is_empty = True
 
-    def admits(self, size_bytes: int) -> bool:
+    def admit(self, size_bytes: int) -> bool:
         """Count an entry of this size if it fits, and return whether it fits. The first entry always fits."""
         if not self.is_empty and (self._left == 0 or size_bytes > self._left_bytes):
             return False
@@ -114,7 +114,7 @@ def _filled(entries: Sequence[K], start: int, page_size: int, message_of: Callab
     messages: list[M] = []
     for index in range(start, len(entries)):
         message: Any = message_of(entries[index])
-        if not limit.admits(message.ByteSize()):
+        if not limit.admit(message.ByteSize()):
             break
         messages.append(message)
     return messages

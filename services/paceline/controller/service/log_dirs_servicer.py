@@ -99,7 +99,7 @@ def _part(
         for replica in log_dir.replicas:
             if after and log_dir.path == after[0] and (replica.topic, replica.partition) <= after[1:]:
                 continue
-            if not limit.admits(replica.ByteSize()):
+            if not limit.admit(replica.ByteSize()):
                 return part, reached
             target.replicas.append(replica)
             reached = (answer.broker_id, log_dir.path, replica.topic, replica.partition)
