@@ -14,7 +14,7 @@ micro_batch: milliseconds of a micro-batch to the noop sink while 1,000 records 
 micro_batch_10000_partitions: the same with --many partitions of one replica (the number in the name), and the ratio to
 Paceline's time with six partitions. ``spark_kafka_at_least``: no micro-batch of Spark's Kafka source ended in the time
 limit, which is used as its time.
-plan_1m_partitions: seconds of the job ``plan`` for a million partitions. Spark has no counterpart.
+plan_100k_partitions: seconds of the job ``plan`` for 100,000 partitions. Spark has no counterpart.
 
 A ratio above 1 is better for Paceline, for times too.
 """
@@ -37,8 +37,8 @@ from benchmarks.kafka import KafkaCluster, KafkaNotAvailableError
 from benchmarks.spark_kafka import environment_of_child, fetch_environment
 from benchmarks.stamp import headline, stamp
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
-from paceline.pipeline.jobs.plan.model import ClusterModel
-from paceline.pipeline.jobs.plan.solver import solve
+from paceline.planning.goals import DEFAULT_THRESHOLD, PartitionLoad, load_goals
+from paceline.planning.planner import make_plan
 from paceline_client import Admin, NewTopic, Producer
 
 SESSION = Path(__file__).with_name("pipeline_session.py")
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each stream")
     parser.add_argument("--many", type=int, default=10_000, help="partitions of the wide topic; 0 leaves it out")
-    parser.add_argument("--plan", type=int, default=1_000_000, help="partitions of the plan; 0 leaves it out")
+    parser.add_argument("--plan", type=int, default=100_000, help="partitions of the plan; 0 leaves it out")
     parser.add_argument("--heap", default="1g", help="of Spark's driver")
     parser.add_argument("--output", type=Path, default=Path("build/bench/pipeline.json"))
     arguments = parser.parse_args()
@@ -221,27 +221,20 @@ def _result(name: str, mine: float, theirs: float, ratio: float, unit: str) -> d
 
 
 def _plan(partitions: int) -> dict[str, Any]:
-    """Solve once as the job does, for 200 brokers in ten racks with skewed loads and three replicas."""
+    """Plan once as the job does, for 200 brokers in ten racks with skewed loads and three replicas."""
     brokers, racks = 200, 10
     rng = np.random.default_rng(5)
-    first = rng.integers(0, brokers, partitions) * rng.integers(1, 3, partitions) % brokers
-    size = rng.lognormal(0, 1, partitions) * 1e8
-    model = ClusterModel(
-        np.arange(brokers, dtype=np.int32),
-        (np.arange(brokers) % racks).astype(np.int32),
-        np.ones(brokers),
-        np.ones(brokers, dtype=np.bool_),
-        np.stack([(first + step) % brokers for step in (0, 7, 31)], axis=1).astype(np.int32),
-        size,
-        size / 1e4,
-        size / 5e3,
-    )
+    first = (rng.integers(0, brokers, partitions) * rng.integers(1, 3, partitions) % brokers).tolist()
+    sizes = (rng.lognormal(0, 1, partitions) * 1e8).tolist()
+    placement = {("t", n): tuple((first[n] + step) % brokers for step in (0, 7, 31)) for n in range(partitions)}
+    loads = {("t", n): PartitionLoad(size, size / 1e4, size / 5e3) for n, size in enumerate(sizes)}
     began = time.monotonic()
-    plan = solve(model)
+    goals = load_goals(placement, loads, DEFAULT_THRESHOLD)
+    plan = make_plan(placement, {broker: str(broker % racks) for broker in range(brokers)}, goals)
     took_s = time.monotonic() - began
-    number = f"{partitions // 1_000_000}m" if partitions % 1_000_000 == 0 else str(partitions)
+    number = f"{partitions // 1_000}k" if partitions % 1_000 == 0 else str(partitions)
     result = {"name": f"plan_{number}_partitions", "paceline": round(took_s, 2), "spark_kafka": None, "ratio": None}
-    return result | {"unit": "s", "aim_s": AIM_PLAN_S, "broken_rules": len(plan.broken_rules)}
+    return result | {"unit": "s", "aim_s": AIM_PLAN_S, "crowded": plan.crowded}
 
 
 if __name__ == "__main__":

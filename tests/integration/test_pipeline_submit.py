@@ -141,7 +141,6 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 JOBS: dict[str, list[str]] = {
     "doctor": [],
     "ingest": ["rides", "--to", "{folder}/table"],
-    "plan": ["--seeds", "2", "--sample-seconds", "1", "--file", "{folder}/plan.json"],
     "analyse": [],
     "verify": ["--topic", "rides"],
     "report": ["--to", "{folder}/report.html"],

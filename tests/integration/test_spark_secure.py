@@ -95,7 +95,7 @@ def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None,
         config = analyse.AnalyseConfig(servers, tls=tls)
         eventually(lambda: analyse.run(spark, config).summary["events"] > 0, 60, "events", pause_s=0.5)
     else:
-        assert plan.run(None, plan.PlanConfig(servers, ("rides",), sample_seconds=0, tls=tls)).exit_code == 0
+        assert plan.run(plan.PlanConfig(servers, ("rides",), sample_seconds=0, tls=tls)).exit_code == 0
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -23,6 +23,7 @@ NODE = {"model", "replication", "coordination", "rpc", "runtime"} | STUBS
 ROOMS: dict[str, tuple[set[str], bool]] = {
     "model": (set(), False),
     "replication": ({"model"}, False),
+    "planning": (set(), False),
     "log": ({"model"}, False),
     "coordination": ({"model"}, False),
     "coordination/kazoo": ({"model"}, True),
@@ -34,8 +35,8 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "security": ({"model"}, True),
     "runtime": ({"model", "coordination", "rpc", "security"}, True),
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
-    "pipeline": ({"model", "log", "rpc", "v1", "paceline_client"}, True),
-    "cli": ({"model", "dev", "pipeline", "rpc", "security", "paceline_client"}, True),
+    "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
+    "cli": ({"model", "planning", "dev", "pipeline", "rpc", "security", "paceline_client"}, True),
 }
 SERVICE_FILES = {"__main__.py", "os_files.py"}
 UNTIED = {room for room in ROOMS if "/" not in room}

@@ -224,28 +224,21 @@ def ingest(
 @click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker to move all replicas off; repeatable")
 @click.option("--sample-seconds", type=SECONDS, default=10.0, help="duration of the traffic measurement")
 @click.option("--threshold", type=float, default=0.10, help="allowed deviation of a broker from its share")
-@click.option("--seed", type=int, default=0, help="random seed; the same seed and load give the same plan")
-@click.option("--seeds", type=int, default=1, help="number of seeds to try in Spark; the plan with least copying wins")
 @click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
 @bootstrap_option
-@spark_options
+@output_option
 def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) -> None:
     """Plan a reassignment from measured load: racks, replicas, disk, bytes in and out, leaders.
 
-    Changes nothing: give the file to `paceline reassign start`. Exits with 3 when racks cannot be respected or a broker
-    cannot be emptied.
+    Changes nothing: give the file to `paceline reassign start`. Exits with 3 when racks cannot be respected.
     """
     with reported(output):
-        from contextlib import nullcontext
-
         from paceline.cli.reassign_plan import encode_plan
         from paceline.pipeline.jobs.plan import job
 
-        spark = {name: options.pop(name) for name in ("master", "remote", "settings")}
         config = job.PlanConfig(tuple(bootstrap.split(",")), **options)
-        session_or_none = spark_session("plan", spark, output) if config.seeds > 1 else nullcontext()
-        with session_or_none as session, ConsoleListener(output) as listener:
-            result = job.run(session, config, listener)
+        with ConsoleListener(output) as listener:
+            result = job.run(config, listener)
         if not result.exit_code:
             if plan_file is None:
                 click.echo(encode_plan(result.moves), nl=False)

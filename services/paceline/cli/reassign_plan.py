@@ -1,27 +1,19 @@
-"""Compute the placement of replicas, as a pure function, and read and write its file.
-
-The rule, in this order:
-
-1. Racks, when every broker has one, share a partition's replicas evenly.
-2. A replica that rule 1 allows stays; a missing replica goes to the broker with the fewest replicas, in a tie to the
-   broker with the lowest id.
-3. A broker with more than its share of replicas, rounded up, gives the surplus away, as far as rule 1 allows.
-4. A broker that is the preferred leader of more than its share gives those leaderships away; the others stay.
+"""Plans of a reassignment: even numbers of replicas and leaders, the difference to the present, and the plan's file.
 
 The file has the format of Kafka's ``kafka-reassign-partitions``:
 ``{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}``.
 """
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.numbers import MAX_INT32
+from paceline.planning.goals import Partition, Placement, count_goals
+from paceline.planning.planner import copies, differences, make_plan
 
-Partition = tuple[str, int]
-Placement = Mapping[Partition, Sequence[int]]
+__all__ = ["Partition", "copies", "differences", "encode_plan", "plan_moves", "read_plan"]
 
 
 def plan_moves(
@@ -37,32 +29,7 @@ def plan_moves(
     Raises:
         ValueError: fewer brokers than replicas.
     """
-    wanted = {partition: replication_factor or len(current[partition]) for partition in sorted(current)}
-    if any(count > len(racks) for count in wanted.values()):
-        raise ValueError(f"{max(wanted.values())} replicas do not fit on {len(racks)} brokers")
-    placed = _kept(current, wanted, racks)
-    load = Counter(broker for replicas in placed.values() for broker in replicas)
-    for partition, replicas in placed.items():
-        while len(replicas) < wanted[partition]:
-            broker = _best_addition(replicas, wanted[partition], racks, load)
-            replicas.append(broker)
-            load[broker] += 1
-    _level(current, placed, racks, load)
-    return _with_leaders(current, placed, len(racks))
-
-
-def differences(current: Placement, planned: Placement) -> dict[Partition, tuple[int, ...]]:
-    """Return the partitions whose replicas or replica order change."""
-    return {
-        partition: tuple(replicas)
-        for partition, replicas in planned.items()
-        if tuple(replicas) != tuple(current[partition])
-    }
-
-
-def copies(current: Placement, planned: Placement) -> int:
-    """Return the number of replicas that must be copied to a broker that does not have them."""
-    return sum(len(set(replicas) - set(current[partition])) for partition, replicas in planned.items())
+    return make_plan(current, racks, count_goals(len(current)), replication_factor=replication_factor).placement
 
 
 def encode_plan(moves: Placement) -> str:
@@ -111,111 +78,3 @@ def _is_move(row: Any) -> bool:
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32
-
-
-def _kept(current: Placement, wanted: Mapping[Partition, int], racks: Mapping[int, str]) -> dict[Partition, list[int]]:
-    kept: dict[Partition, list[int]] = {partition: [] for partition in wanted}
-    for partition, count in wanted.items():
-        replicas = kept[partition]
-        for broker in current[partition]:
-            if broker in racks and len(replicas) < count and not _crowds_rack(broker, replicas, count, racks):
-                replicas.append(broker)
-    return kept
-
-
-def _best_addition(replicas: Sequence[int], count: int, racks: Mapping[int, str], load: Mapping[int, int]) -> int:
-    candidates = [broker for broker in sorted(racks) if broker not in replicas]
-    return min(
-        candidates, key=lambda broker: (_crowds_rack(broker, replicas, count, racks), load.get(broker, 0), broker)
-    )
-
-
-def _level(
-    current: Placement, placed: Mapping[Partition, list[int]], racks: Mapping[int, str], load: Counter[int]
-) -> None:
-    """Move replicas off brokers with more than their share; moves that need no copy come first."""
-    share = _share(sum(load.values()), len(racks))
-    for may_copy in (False, True):
-        changed = True
-        while changed:
-            changed = False
-            for partition, replicas in placed.items():
-                for place, source in enumerate(replicas):
-                    if load[source] <= share:
-                        continue
-                    moved = source in current[partition]
-                    targets = [
-                        target
-                        for target in racks
-                        if load[target] < share
-                        and target not in replicas
-                        and (may_copy or not moved or target in current[partition])
-                        and _may_swap(replicas, source, target, racks)
-                    ]
-                    if targets:
-                        target = min(targets, key=lambda broker: (load[broker], broker))
-                        replicas[place] = target
-                        load[source] -= 1
-                        load[target] += 1
-                        changed = True
-
-
-def _may_swap(replicas: Sequence[int], source: int, target: int, racks: Mapping[int, str]) -> bool:
-    others = [broker for broker in replicas if broker != source]
-    return racks[source] == racks[target] or not _crowds_rack(target, others, len(replicas), racks)
-
-
-def _crowds_rack(broker: int, replicas: Sequence[int], count: int, racks: Mapping[int, str]) -> bool:
-    """Whether the broker's rack already has its share of the partition; always False without racks."""
-    if not all(racks.values()):
-        return False
-    there = sum(racks[other] == racks[broker] for other in replicas)
-    return there >= _share(count, len(set(racks.values())))
-
-
-def _with_leaders(
-    current: Placement, placed: Mapping[Partition, list[int]], brokers: int
-) -> dict[Partition, tuple[int, ...]]:
-    leads: Counter[int] = Counter()
-    leaders: dict[Partition, int] = {}
-    for partition, replicas in placed.items():
-        present = current[partition]
-        kept = present[:1] and present[0] in replicas
-        leader = present[0] if kept else min(replicas, key=lambda broker: (leads[broker], broker not in present))
-        leaders[partition] = leader
-        leads[leader] += 1
-    _share_leaders(placed, leaders, leads, _share(len(placed), brokers))
-    return {
-        partition: (leaders[partition], *(broker for broker in replicas if broker != leaders[partition]))
-        for partition, replicas in placed.items()
-    }
-
-
-def _share_leaders(
-    placed: Mapping[Partition, list[int]], leaders: dict[Partition, int], leads: Counter[int], share: int
-) -> None:
-    """Move preferred leaders, along chains of brokers where needed, until no broker has more than its share."""
-    for source in sorted(leads):
-        while leads[source] > share:
-            came_by: dict[int, Partition] = {}
-            queue = [source]
-            target: int | None = None
-            while queue and target is None:
-                broker = queue.pop(0)
-                for partition in (each for each, leader in leaders.items() if leader == broker):
-                    for other in placed[partition]:
-                        if other != source and other not in came_by:
-                            came_by[other] = partition
-                            queue.append(other)
-                target = next((other for other in queue if leads[other] < share), None)
-            if target is None:
-                break
-            leads[source] -= 1
-            leads[target] += 1
-            while target != source:
-                partition = came_by[target]
-                target, leaders[partition] = leaders[partition], target
-
-
-def _share(total: int, parts: int) -> int:
-    return -(-total // parts)

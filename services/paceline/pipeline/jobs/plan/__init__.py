@@ -1,1 +1,1 @@
-"""Plan a reassignment from measured load. The solver uses numpy without Spark or network. Read `solver.py` first."""
+"""Plan a reassignment from measured load; `paceline.planning` makes the plan. Read `job.py` first."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.model.errors import BrokerNotAvailableError, UnknownTopicOrPartitionError
-from paceline.pipeline.jobs.plan.model import BrokerInfo, Partition, PartitionLoad
+from paceline.planning.goals import Partition, PartitionLoad
 
 if TYPE_CHECKING:
     from paceline_client import Admin
@@ -27,18 +27,18 @@ class Measured:
 
     placement: Mapping[Partition, tuple[int, ...]]
     loads: Mapping[Partition, PartitionLoad]
-    brokers: Sequence[BrokerInfo]
+    racks: Mapping[int, str]
+    """Live brokers with their rack, empty for a broker without a rack."""
     without_rate: int
     """Partitions whose leader did not answer twice; their rate counts as 0."""
 
 
-def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], seconds: float) -> Measured:
+def measure(admin: "Admin", topics: Collection[str], seconds: float) -> Measured:
     """Read the cluster twice, ``seconds`` apart.
 
     Args:
         admin: a client.
         topics: names; empty means all.
-        emptied: brokers that the plan must empty of replicas.
         seconds: time between the readings; 0 omits the rates.
 
     Raises:
@@ -70,10 +70,9 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
     for partition in placement:
         rate_in, rate_out = rates(first.get(partition), second.get(partition), elapsed_s)
         loads[partition] = PartitionLoad(sizes.get(partition, 0), rate_in, rate_out)
-    live = admin.describe_cluster().brokers
-    brokers = [BrokerInfo(b.broker_id, b.rack or "", usable=b.broker_id not in emptied) for b in live]
+    racks = {broker.broker_id: broker.rack or "" for broker in admin.describe_cluster().brokers}
     without = sum(partition not in first or partition not in second for partition in placement) if seconds > 0 else 0
-    return Measured(placement, loads, brokers, without)
+    return Measured(placement, loads, racks, without)
 
 
 def rates(first: Reading | None, second: Reading | None, elapsed_s: float) -> tuple[float, float]:
