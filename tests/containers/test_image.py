@@ -46,7 +46,7 @@ def test_the_image_has_the_services_and_not_spark_or_the_tests() -> None:
 
 
 def test_the_health_check_of_a_process_that_does_not_run_fails() -> None:
-    script = "python -m paceline.runtime.healthcheck 127.0.0.1:9092; echo $?"
+    script = "python -m paceline.runtime.healthcheck; echo $?"
     assert run([*_RUN, IMAGE, "sh", "-c", script]).strip() == "1"
 
 

@@ -12,18 +12,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from paceline.model.errors import ThrottledError
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.server import AioRpcServer
-from paceline.runtime.healthcheck import check
-from tests.integration.test_stalled_clients import LONG_S, put_on, serving, until
+from tests.integration.test_stalled_clients import LONG_S, health_of, put_on, serving, until
 
 LIMIT = 20
 CROWD = 1_500
 """By default gRPC queues 1,000 calls, drops some of the calls beyond, and drops queued calls after 30 s."""
 BUSY_S = 3.0
 """How long the event loop is blocked; with too small a queue, calls fail within a fraction of this time."""
-
-
-async def health_of(server: AioRpcServer) -> str:
-    return await asyncio.to_thread(check, f"127.0.0.1:{server.port}", "readiness", LONG_S)
 
 
 async def test_calls_beyond_the_limit_are_throttled_and_health_is_still_answered() -> None:

@@ -1,6 +1,5 @@
 """Two hundred calls of one connection never send a request; the small requests of another client succeed."""
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import grpc
 
 from paceline.rpc.admission.receive_limiter import RECEIVED_AT_ONCE, ReceiveLimiter
-from paceline.runtime.healthcheck import check
-from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unasked, until
+from tests.integration.test_stalled_clients import LONG_S, health_of, put_on, serving, unasked, until
 
 SILENT = 200
 WAIT_S = 5.0
@@ -42,7 +40,7 @@ async def test_calls_without_a_request_on_one_connection_do_not_stop_another_cli
                 await until(lambda: receive_limiter.under_way >= RECEIVED_AT_ONCE)
                 for _ in range(20):
                     assert await put_on(other)(b"", timeout=LONG_S) == b"done"
-                assert await asyncio.to_thread(check, target, "readiness", LONG_S) == "SERVING"
+                assert await health_of(server) == "SERVING"
                 over.set()
                 for call in calls:
                     call.cancel()

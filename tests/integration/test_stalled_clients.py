@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.model.errors import ThrottledError
@@ -40,6 +41,15 @@ async def serving(handlers: dict[str, Any], **options: Any) -> AsyncIterator[Aio
         yield made
     finally:
         await made.stop(0)
+
+
+async def health_of(server: AioRpcServer) -> str:
+    """Return the readiness that another client of the server sees."""
+    target, options = f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(target, options) as channel:
+        asked = health_pb2.HealthCheckRequest(service="readiness")
+        answer = await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=LONG_S)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
 async def until(condition: Callable[[], bool]) -> None:
