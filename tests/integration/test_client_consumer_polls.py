@@ -17,6 +17,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.streams.stream_call import StreamCall
 from paceline_client import ClientClosedError, Consumer, ConsumerRecord, Producer
 from tests.integration.client_clusters import ONE, consumer_cluster, read, write
 from tests.integration.fake_cluster import FakeCluster, wait_for
@@ -217,9 +218,13 @@ def test_a_damaged_raw_batch_is_reported_after_the_records_before_it(cluster: Fa
         next(records)
 
 
-@pytest.mark.parametrize("streams", [True, False])
-def test_fetches_go_over_streams_where_the_broker_has_room_for_them(cluster: FakeCluster, streams: bool) -> None:
-    cluster.faults.no_streams = not streams
+@pytest.mark.parametrize("lacking", ["nothing", "room for streams", "gRPC's internals"])
+def test_fetches_go_over_streams_where_the_broker_has_room_for_them(
+    cluster: FakeCluster, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.faults.no_streams = lacking == "room for streams"
+    if lacking == "gRPC's internals":
+        monkeypatch.delattr(StreamCall, "_begin")
     write(cluster, b"a")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -228,7 +233,7 @@ def test_fetches_go_over_streams_where_the_broker_has_room_for_them(cluster: Fak
         assert [record.value for record in read(consumer, 1)] == [b"b"]
         consumer.seek(ONE, 0)
         assert [record.value for record in read(consumer, 2)] == [b"a", b"b"]
-    assert (cluster.streamed_fetches > 0) is streams
+    assert (cluster.streamed_fetches > 0) is (lacking == "nothing")
 
 
 def test_a_small_buffer_limits_what_is_fetched_ahead(cluster: FakeCluster) -> None:

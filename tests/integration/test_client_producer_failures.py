@@ -15,6 +15,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.streams.stream_call import StreamCall
 from paceline_client import BootstrapError, Consumer, DeliveryFailedError, Producer, ProducerFatalError
 from tests.integration.client_clusters import producer_cluster
 from tests.integration.fake_cluster import FakeCluster, wait_for
@@ -121,15 +122,19 @@ def test_the_delivery_timeout_raises_the_last_cause_with_the_broker(cluster: Fak
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("streams", [True, False])
-def test_requests_go_over_streams_where_the_broker_knows_them(cluster: FakeCluster, streams: bool) -> None:
-    cluster.faults.no_streams = not streams
+@pytest.mark.parametrize("lacking", ["nothing", "the method", "gRPC's internals"])
+def test_requests_go_over_streams_where_the_broker_knows_them(
+    cluster: FakeCluster, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.faults.no_streams = lacking == "the method"
+    if lacking == "gRPC's internals":
+        monkeypatch.delattr(StreamCall, "_begin")
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         for number in range(5):
             producer.send("one", b"%d" % number).result(60)
     assert cluster.values("one")[0] == [b"0", b"1", b"2", b"3", b"4"]
     assert cluster.produce_requests == 5
-    assert cluster.streamed_requests == (5 if streams else 0)
+    assert cluster.streamed_requests == (5 if lacking == "nothing" else 0)
 
 
 def test_a_request_on_a_stream_ends_with_its_deadline_and_is_sent_again(cluster: FakeCluster) -> None:

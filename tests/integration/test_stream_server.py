@@ -22,7 +22,7 @@ from paceline.model.errors import (
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
 from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
-from paceline.rpc.streams.stream_call import CoreStreamCall, PublicStreamCall, open_stream_call
+from paceline.rpc.streams.stream_call import StreamCall
 from paceline.rpc.streams.stream_client import StreamClient
 from paceline.rpc.streams.stream_server import MAX_STREAMS, MAX_UNDER_WAY, Wait, stream_handler
 
@@ -60,10 +60,10 @@ class Echo:
             await asyncio.sleep(0.001)
             request = await asyncio.to_thread(request.upper)
         if request == b"a reply":
-            self.reply = context.wait(PATIENCE_S)
+            self.reply = Wait(PATIENCE_S)
             return bytes(await self.reply)
         if request == b"no reply":
-            await context.wait(0.01)
+            await Wait(0.01)
         return request
 
 
@@ -137,15 +137,11 @@ class Asker:
         self.caller.join(PATIENCE_S)
 
 
-@pytest.fixture(params=["core", "core, one at a time", "public"])
-def asker(
-    server: tuple[AioRpcServer, Echo, Calls], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Asker]:
-    monkeypatch.setattr(CoreStreamCall, "is_usable", request.param != "public")
-    made = Asker(server[0].port, one_at_a_time="one" in request.param)
+@pytest.fixture(params=["any number at a time", "one at a time"])
+def asker(server: tuple[AioRpcServer, Echo, Calls], request: pytest.FixtureRequest) -> Iterator[Asker]:
+    made = Asker(server[0].port, one_at_a_time=request.param == "one at a time")
     yield made
     made.close()
-    assert CoreStreamCall.is_usable == (request.param != "public")
 
 
 async def test_all_requests_share_one_stream_and_each_is_measured(
@@ -159,7 +155,7 @@ async def test_all_requests_share_one_stream_and_each_is_measured(
     assert asker.threads == {"test-caller"}
 
 
-@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+@pytest.mark.parametrize("asker", ["any number at a time"], indirect=True)
 async def test_a_stream_begins_with_later_requests_while_earlier_ones_wait(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
@@ -206,7 +202,7 @@ async def test_requests_after_a_failed_one_end_with_its_stream(
     assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
 
 
-@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+@pytest.mark.parametrize("asker", ["any number at a time"], indirect=True)
 async def test_a_request_that_succeeds_while_an_earlier_one_fails_does_not_respond_in_its_place(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
@@ -217,7 +213,7 @@ async def test_a_request_that_succeeds_while_an_earlier_one_fails_does_not_respo
     assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
 
 
-@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+@pytest.mark.parametrize("asker", ["any number at a time"], indirect=True)
 async def test_only_the_request_that_is_too_large_is_refused(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
@@ -403,27 +399,23 @@ async def test_requests_of_one_at_a_time_wait_for_the_answers_before_them(
         asker.close()
 
 
-def test_another_grpc_release_is_used_through_its_public_interface(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_grpc_with_other_internals_counts_as_a_server_without_streams(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """UNIMPLEMENTED makes the owners of streams use unary calls."""
+
     def refused(*_: Any) -> None:
         raise TypeError("segregated_call() takes other arguments")
 
+    outcomes: list[bytes | Exception] = []
     with open_channel("127.0.0.1:1") as channel:
-        call = open_stream_call(channel, METHOD, threading.Lock(), False)
-        assert isinstance(call, CoreStreamCall)
-        call.cancel()
-        with pytest.raises(grpc.RpcError):
-            next(call.answers())
-        monkeypatch.setattr(CoreStreamCall, "is_usable", True)
-        monkeypatch.setattr(CoreStreamCall, "__init__", refused)
-        found = [open_stream_call(channel, METHOD, threading.Lock(), False) for _ in range(2)]
-        assert [type(one) for one in found] == [PublicStreamCall] * 2
-        for one in found:
-            one.cancel()
-            with pytest.raises(grpc.RpcError):
-                next(one.answers())
-    assert len(caplog.records) == 1
+        monkeypatch.setattr(StreamCall, "_begin", refused)
+        caller = StreamClient(channel, METHOD, "test")
+        caller.ask(b"request", PATIENCE_S, outcomes.append)
+        caller.close()
+        caller.join(PATIENCE_S)
+    (failure,) = outcomes
+    assert isinstance(failure, grpc.RpcError) and failure.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_large_messages_go_both_ways(server: tuple[AioRpcServer, Echo, Calls], asker: Asker) -> None:

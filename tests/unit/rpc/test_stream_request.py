@@ -67,3 +67,24 @@ async def test_cancelled_coroutine_receives_the_cancellation_at_each_kind_of_wai
         future.set_result("lost")
     run.request.cancel()
     assert await run.result() is asyncio.CancelledError
+
+
+async def test_task_is_resumed_by_the_reply_and_by_the_deadline() -> None:
+    """A unary call is a task: its wait needs no stream that checks deadlines."""
+
+    async def awaiting(wait: Wait) -> Any:
+        return await wait
+
+    answered = Wait(LONG_S)
+    task = asyncio.create_task(awaiting(answered))
+    await asyncio.sleep(0)
+    answered.reply("first")
+    answered.reply("second")
+    assert await task == "first"
+    with pytest.raises(RequestTimedOutError):
+        await awaiting(Wait(0.01))
+    cancelled = asyncio.create_task(awaiting(Wait(LONG_S)))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled

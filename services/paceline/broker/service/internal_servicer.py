@@ -57,7 +57,7 @@ class ReplicationServicer:
         core = self._core.get()
         wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request, MAX_INTERNAL_FIELDS))
         response: ReplicaFetchResponse = await answer_of(
-            lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms, context
+            lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms
         )
         return wire.replica_fetch_response(response)
 

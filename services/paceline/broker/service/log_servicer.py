@@ -4,7 +4,6 @@ A servicer makes no decisions. It checks and converts requests, calls the core o
 with the addresses of its listener.
 """
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from paceline.model.client_io import (
 from paceline.model.errors import (
     InvalidRequestError,
     PacelineError,
-    RequestTimedOutError,
     ThrottledError,
     error_for,
 )
@@ -43,7 +41,7 @@ from paceline.rpc.admission.message_limits import parsed
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.interceptors import count_refusal
 from paceline.rpc.server import unary
-from paceline.rpc.streams.stream_server import StreamRequest, stream_handler
+from paceline.rpc.streams.stream_server import StreamRequest, Wait, stream_handler
 from paceline.v1 import errors_pb2
 from paceline.v1 import log_service_pb2 as pb
 
@@ -113,49 +111,24 @@ class FetchWaits:
                 del self._counts[peer]
 
 
-async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
+async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int) -> T:
     """Call ``start`` with a reply function and return the value of the reply.
 
     When the caller of the RPC disconnects, this coroutine is cancelled. It then cancels the wait in the core with the
-    function that ``start`` returned; a late reply is dropped. On a stream (``context`` is a `StreamRequest`) the reply
-    resumes the coroutine directly.
+    function that ``start`` returned; a late reply is dropped. On a stream the reply resumes the coroutine directly.
 
     Raises:
         RequestTimedOutError: no reply within ``timeout_ms`` plus ten seconds.
     """
-    if isinstance(context, StreamRequest):
-        wait = context.wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
-        cancel = start(wait.reply)
-        try:
-            value: T = await wait
-        except BaseException:
-            if cancel is not None:
-                cancel()
-            raise
-        return value
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def reply(value: T) -> None:
-        if not future.done():
-            future.set_result(value)
-
-    def expire() -> None:
-        if not future.done():
-            future.set_exception(RequestTimedOutError("the broker has not answered in time"))
-
-    cancel = start(reply)
-    if future.done():
-        return future.result()
-    timer = loop.call_later((timeout_ms + _ANSWER_GRACE_MS) / 1000, expire)
+    wait = Wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
+    cancel = start(wait.reply)
     try:
-        return await future
+        value: T = await wait
+        return value
     except BaseException:
         if cancel is not None:
             cancel()
         raise
-    finally:
-        timer.cancel()
 
 
 class LogServicer:
@@ -229,7 +202,7 @@ class LogServicer:
                 finally:
                     place.leave()
 
-            results: list[ProduceResult] = await answer_of(append, timeout_ms, context)
+            results: list[ProduceResult] = await answer_of(append, timeout_ms)
         answer = pb.ProduceResponse(
             partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )
@@ -282,9 +255,7 @@ class LogServicer:
     async def _read(self, wanted: FetchRequest, context: Any) -> FetchResponse:
         core = self._core.get()
         with self._waits.of(context.peer()):
-            response: FetchResponse = await answer_of(
-                lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context
-            )
+            response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
         self._answers.hold(sum(len(result.batches) for result in response.results), context)

@@ -1,65 +1,25 @@
-"""A client's stream of messages, in two implementations: on gRPC's core and on gRPC's public interface.
+"""A client's stream of messages, on the kind of call of gRPC's core that gRPC's blocking methods use.
 
-The public interface uses three threads: the first takes requests from an iterator, the second waits for the network and
-passes each message to the third, which reads. On the kind of call that gRPC's blocking methods use, the sending thread
-writes to the socket and the reading thread waits for the network, which saves two thread switches for each request
-(measured: docs/decisions/0008). That call is not public; if a release of gRPC differs, the public interface is used.
+The sending thread writes to the socket and the reading thread waits for the network, which saves two thread switches
+for each request compared with gRPC's public interface (measured: docs/decisions/0008). That call is not public; if a
+release of gRPC has other internals, no stream can be opened and unary calls are used.
 """
 
-import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
 
 from paceline.rpc.security.reopening_channel import ReopeningChannel
 
-LOG = logging.getLogger("paceline.rpc")
-
 _NO_FLAGS: Final = 0
 
 
-class PublicStreamCall:
-    """A stream through `grpc.Channel.stream_stream`. The owner holds its lock for `send`, `finish` and `cancel`."""
-
-    def __init__(self, channel: Any, method: str) -> None:
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = channel.stream_stream(method)(iter(self._requests.get, None))
-
-    def send(self, request: bytes) -> None:
-        """Send a message after all earlier messages, without blocking."""
-        self._requests.put(request)
-
-    def finish(self) -> None:
-        """Close the sending side; all requests must have responses."""
-        self._requests.put(None)
-
-    def cancel(self) -> None:
-        """End the stream without waiting for responses."""
-        self._call.cancel()
-        self._requests.put(None)  # ends gRPC's thread that waits for the next request
-
-    def answers(self) -> Generator[bytes, None, None]:
-        """Yield response messages as they arrive, and end the stream; only the reading thread calls this.
-
-        Raises:
-            grpc.RpcError: the stream has ended with a status other than OK.
-        """
-        try:
-            yield from self._call
-        finally:
-            self.cancel()
-
-
-class CoreStreamCall:
-    """A stream on a call of gRPC's core, used like `PublicStreamCall`; the reading thread waits for the events."""
-
-    is_usable: ClassVar = True
-    """Whether the installed release of gRPC has the internals that this class uses."""
+class StreamCall:
+    """A stream. The owner holds its lock for `send`, `finish` and `cancel`; the reading thread waits for the events."""
 
     def __init__(self, channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> None:
         """Open the stream.
@@ -72,8 +32,16 @@ class CoreStreamCall:
                 are then one operation, so the reading thread is not woken when a request was sent.
 
         Raises:
-            AttributeError, TypeError, ImportError: this release of gRPC has other internals.
+            grpc.RpcError: this release of gRPC has other internals; the status is UNIMPLEMENTED.
         """
+        try:
+            self._begin(channel, method, lock, one_at_a_time)
+        except (AttributeError, TypeError, ImportError) as error:
+            said = f"streams need other internals than those of grpcio {grpc.__version__}: {error}"
+            none = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, none, none, said) from error
+
+    def _begin(self, channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> None:
         from grpc._cython import cygrpc  # type: ignore[attr-defined, unused-ignore]
 
         self._core = cygrpc
@@ -101,19 +69,24 @@ class CoreStreamCall:
             self._operate(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
 
     def send(self, request: bytes) -> None:
-        """Write to the socket, or queue the request if another is being written."""
+        """Send a message after all earlier messages: write to the socket, or queue it if another is being written."""
         self._unsent.append(request)
         self._send_next()
 
     def finish(self) -> None:
-        """Close the sending side."""
+        """Close the sending side; all requests must have responses."""
         self._operate(self._core.SendCloseFromClientOperation(_NO_FLAGS))
 
     def cancel(self) -> None:
+        """End the stream without waiting for responses."""
         self._call.cancel(self._core.StatusCode.cancelled, "the caller has ended the stream")
 
     def answers(self) -> Generator[bytes, None, None]:
-        """Yield response messages as they arrive, and end the stream."""
+        """Yield response messages as they arrive, and end the stream; only the reading thread calls this.
+
+        Raises:
+            grpc.RpcError: the stream has ended with a status other than OK.
+        """
         try:
             while self._under_way:
                 answer = self._next()
@@ -167,17 +140,3 @@ class CoreStreamCall:
                 elif kind == kinds.receive_status_on_client:
                     self._status = operation
         return answer
-
-
-StreamCall = CoreStreamCall | PublicStreamCall
-
-
-def open_stream_call(channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> StreamCall:
-    """Open a stream on gRPC's core if possible, else on its public interface; `CoreStreamCall` has the arguments."""
-    if CoreStreamCall.is_usable:
-        try:
-            return CoreStreamCall(channel, method, lock, one_at_a_time)
-        except (AttributeError, TypeError, ImportError):
-            CoreStreamCall.is_usable = False
-            LOG.warning("using gRPC's public streams, because its internals have changed: grpcio=%s", grpc.__version__)
-    return PublicStreamCall(channel, method)

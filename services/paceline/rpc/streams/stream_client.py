@@ -18,7 +18,7 @@ import grpc
 
 from paceline.model.errors import BrokerNotAvailableError, RequestTimedOutError
 from paceline.rpc.errors import ConnectionBrokenError, error_info
-from paceline.rpc.streams.stream_call import StreamCall, open_stream_call
+from paceline.rpc.streams.stream_call import StreamCall
 
 OnDone = Callable[[bytes | Exception], None]
 """Called with the response's bytes or with the failure: a `grpc.RpcError`, `PacelineError` or unexpected error."""
@@ -62,7 +62,7 @@ class StreamClient:
             one_at_a_time: whether requests rarely overlap; a request sent before the response to the previous request
                 may then wait for that response.
         """
-        self._open_call = partial(open_stream_call, channel, method)
+        self._open_call = partial(StreamCall, channel, method)
         self._one_at_a_time = one_at_a_time
         self._lock = threading.Lock()
         self._stream: _Stream | None = None

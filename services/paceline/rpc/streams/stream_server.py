@@ -49,16 +49,35 @@ LOG = logging.getLogger("paceline.rpc")
 
 
 class Wait(asyncio.Future[Any]):
-    """A future for one coroutine of a stream, which resumes before `reply` or `fail` returns."""
+    """A future with a deadline, for a task or for a coroutine of a stream, which resumes before `reply` returns.
+
+    A stream checks the deadlines of its waits; for a task a timer does.
+    """
 
     def __init__(self, timeout_s: float = _NEVER) -> None:
         super().__init__()
-        self.deadline_s = self.get_loop().time() + timeout_s
+        self._deadline_s = self.get_loop().time() + timeout_s
         self._resume: Callable[[Any], object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
+        """Resume a task, which awaits this, in the next iteration of the event loop."""
+        super().add_done_callback(callback, context=context)
+        self._timer = self.get_loop().call_at(self._deadline_s, self.expire, self._deadline_s)
+
+    def resume_at_once(self, resume: Callable[[Any], object]) -> None:
         """Set the only callback, which is not delayed until the next iteration of the event loop."""
-        self._resume = callback
+        self._resume = resume
+
+    def cancel(self, msg: Any = None) -> bool:
+        """End the wait of a cancelled task."""
+        self._stop_timer()
+        return super().cancel(msg)
+
+    def expire(self, now_s: float) -> None:
+        """Raise `RequestTimedOutError` in the coroutine if the deadline has passed."""
+        if now_s >= self._deadline_s:
+            self.fail(RequestTimedOutError("the broker has not answered in time"))
 
     def reply(self, value: Any) -> None:
         """Deliver the value, unless the wait has ended."""
@@ -70,9 +89,14 @@ class Wait(asyncio.Future[Any]):
 
     def _finish(self, set_outcome: Callable[[Any], None], outcome: Any) -> None:
         if not self.done():
+            self._stop_timer()
             set_outcome(outcome)
             if self._resume is not None:
                 self._resume(self)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class StreamRequest:
@@ -93,10 +117,6 @@ class StreamRequest:
         self._callbacks: list[Callable[[Any], None]] = []
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._awaited: asyncio.Future[Any] | None = None
-
-    def wait(self, timeout_s: float) -> Wait:
-        """Return a `Wait` for the handler to await; it raises `RequestTimedOutError` after about ``timeout_s``."""
-        return Wait(timeout_s)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call ``callback`` when the response was delivered or cannot be delivered, like a call's context."""
@@ -129,7 +149,8 @@ class StreamRequest:
             asyncio.get_running_loop().call_soon(self._resume)
         else:
             awaited._asyncio_future_blocking = False  # as asyncio's Task does
-            awaited.add_done_callback(self._resume)
+            resume_with = awaited.resume_at_once if isinstance(awaited, Wait) else awaited.add_done_callback
+            resume_with(self._resume)
             self._awaited = awaited
 
     def cancel(self) -> None:
@@ -141,8 +162,8 @@ class StreamRequest:
 
     def expire(self, now_s: float) -> None:
         """Raise `RequestTimedOutError` in the coroutine if the deadline of its `Wait` has passed."""
-        if isinstance(self._awaited, Wait) and now_s > self._awaited.deadline_s:
-            self._awaited.fail(RequestTimedOutError("the broker has not answered in time"))
+        if isinstance(self._awaited, Wait):
+            self._awaited.expire(now_s)
 
 
 def stream_handler(answer: Answer) -> Any:
