@@ -25,8 +25,8 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
+from paceline.v1 import errors_pb2, group_service_pb2_grpc
 from paceline.v1 import group_service_pb2 as pb
-from paceline.v1 import group_service_pb2_grpc
 
 GROUP_SERVICE: Final = "paceline.v1.GroupService"
 MAX_ID_CHARACTERS: Final = 249
@@ -127,7 +127,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
                 pb.LeavingMemberResult(
                     member_id=one.member_id,
                     group_instance_id=one.group_instance_id or "",
-                    error=values.group_error(error),
+                    error=convert.error_to_proto(pb.GroupError, error),
                 )
                 for one, error in zip(members, errors, strict=True)
             ]
@@ -161,7 +161,9 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return pb.CommitOffsetsResponse(
             partitions=[
                 pb.CommitOffsetResult(
-                    topic=one.topic, partition=one.partition, error=values.partition_error(answer[one])
+                    topic=one.topic,
+                    partition=one.partition,
+                    error=convert.error_to_proto(errors_pb2.PartitionError, answer[one]),
                 )
                 for one in partitions
             ]
@@ -209,7 +211,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             error: PacelineError | None = await answer_of(
                 functools.partial(coordinator.delete, name), _WRITE_TIMEOUT_MS
             )
-            results.append(pb.DeleteGroupResult(group_id=name, error=values.group_error(error)))
+            results.append(pb.DeleteGroupResult(group_id=name, error=convert.error_to_proto(pb.GroupError, error)))
         return pb.DeleteGroupsResponse(groups=results)
 
 

@@ -13,11 +13,9 @@ from paceline.model.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline.model.errors import InvalidRequestError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.convert import at_least
-from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
-from paceline.v1 import errors_pb2
+from paceline.rpc.convert import at_least, error_to_proto, message_of
 from paceline.v1 import group_service_pb2 as pb
 
 CONSUMER: Final = "consumer"
@@ -41,22 +39,6 @@ def state_names(states: Iterable[int]) -> frozenset[str]:
 def state_to_proto(name: str) -> pb.GroupState.ValueType:
     """Return the enum value of a state's name."""
     return pb.GroupState.Value(f"GROUP_STATE_{name}")
-
-
-def group_error(error: PacelineError | None) -> pb.GroupError | None:
-    """Return the protobuf message of an error, None for None."""
-    if error is None:
-        return None
-    text = str(error)[:MAX_MESSAGE_CHARACTERS]
-    return pb.GroupError(code=int(error.code), message=text)  # type: ignore[arg-type]
-
-
-def partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
-    """Return the protobuf message of a partition's error, None for None."""
-    if error is None:
-        return None
-    text = str(error)[:MAX_MESSAGE_CHARACTERS]
-    return errors_pb2.PartitionError(code=int(error.code), message=text)  # type: ignore[arg-type]
 
 
 def subscription_to_bytes(message: pb.ConsumerSubscription) -> bytes:
@@ -118,11 +100,7 @@ def join_to_proto(result: JoinResult) -> pb.JoinGroupResponse:
         leader=result.leader,
         member_id=result.member_id,
         members=[
-            pb.JoinGroupMember(
-                member_id=one.member_id,
-                group_instance_id=one.group_instance_id or "",
-                subscription=subscription_to_proto(one.metadata),
-            )
+            message_of(pb.JoinGroupMember, one, subscription=subscription_to_proto(one.metadata))
             for one in result.members
         ],
         skip_assignment=result.skip_assignment,
@@ -162,29 +140,22 @@ def committed_to_proto(topic_partition: TopicPartition, value: OffsetValue | Non
 
 def listing_to_proto(listing: GroupListing) -> pb.ListedGroup:
     """Return an entry of the list of groups."""
-    return pb.ListedGroup(
-        group_id=listing.group_id,
-        protocol_type=listing.protocol_type,
-        state=state_to_proto(listing.state),
-        member_count=listing.member_count,
-    )
+    return message_of(pb.ListedGroup, listing, state=state_to_proto(listing.state))
 
 
 def description_to_proto(description: GroupDescription) -> pb.DescribedGroup:
     """Return a described group."""
     return pb.DescribedGroup(
         group_id=description.group_id,
-        error=group_error(description.error),
+        error=error_to_proto(pb.GroupError, description.error),
         state=state_to_proto(description.state),
         protocol_type=description.protocol_type,
         protocol_name=description.protocol,
         generation_id=description.generation,
         members=[
-            pb.DescribedMember(
-                member_id=one.member_id,
-                group_instance_id=one.group_instance_id or "",
-                client_id=one.client_id,
-                client_host=one.client_host,
+            message_of(
+                pb.DescribedMember,
+                one,
                 subscription=subscription_to_proto(one.metadata),
                 assignment=assignment_to_proto(one.assignment),
             )

@@ -105,7 +105,7 @@ def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescripti
         error = _why_unknown(name)
         return metadata_pb.TopicDescription(
             name=name,
-            error=errors_pb2.TopicError(code=int(error.code), message=str(error)),  # type: ignore[arg-type]
+            error=convert.error_to_proto(errors_pb2.TopicError, error),
         )
     described = [_partition_description(partitions[index]) for index in sorted(partitions)]
     topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)

@@ -40,8 +40,6 @@ from paceline.controller.service.metadata_servicer import (
     MAX_TOPICS,
     NodeHandle,
     not_controller,
-    short_message,
-    topic_error,
 )
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
@@ -50,11 +48,11 @@ from paceline.model.control import LiveBroker
 from paceline.model.errors import (
     InvalidRequestError,
     NotControllerError,
-    PacelineError,
     RequestTimedOutError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
+from paceline.rpc.convert import error_to_proto, message_of
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_key_order, page_in_request_order
 from paceline.rpc.security.credentials import TlsCredentials
@@ -70,6 +68,7 @@ ANSWER_GRACE_MS: Final = 10_000
 """Extra wait beyond the timeout of a request that the node itself answers at its timeout."""
 
 E = TypeVar("E", bound=Enum)
+M = TypeVar("M")
 
 
 def _by_number(numbers: Any, prefix: str, members: type[E]) -> dict[int, E]:
@@ -109,7 +108,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
         return admin_pb.DeleteTopicsResponse(
-            topics=[admin_pb.DeleteTopicResult(name=result.name, error=topic_error(result.error)) for result in results]
+            topics=[
+                admin_pb.DeleteTopicResult(name=result.name, error=error_to_proto(errors_pb2.TopicError, result.error))
+                for result in results
+            ]
         )
 
     async def CreatePartitions(  # noqa: N802
@@ -130,7 +132,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             topics=[
                 admin_pb.CreatePartitionsResult(
                     name=result.name,
-                    error=topic_error(result.error),
+                    error=error_to_proto(errors_pb2.TopicError, result.error),
                     first_partition=result.first_partition,
                     assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
                 )
@@ -154,14 +156,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.AlterPartitionReassignmentsResponse(
-            partitions=[
-                admin_pb.AlterPartitionReassignmentResult(
-                    topic=result.topic_partition.topic,
-                    partition=result.topic_partition.partition,
-                    error=_partition_error(result.error),
-                )
-                for result in results
-            ]
+            partitions=[_partition_result(admin_pb.AlterPartitionReassignmentResult, result) for result in results]
         )
 
     async def ListPartitionReassignments(  # noqa: N802
@@ -195,17 +190,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             ANSWER_GRACE_MS,
         )
         return admin_pb.ElectLeadersResponse(
-            partitions=[
-                admin_pb.ElectLeaderResult(
-                    topic=result.topic_partition.topic,
-                    partition=result.topic_partition.partition,
-                    error=_partition_error(result.error),
-                    leader=result.leader,
-                    leader_epoch=result.leader_epoch,
-                    unclean=result.unclean,
-                )
-                for result in results
-            ]
+            partitions=[_partition_result(admin_pb.ElectLeaderResult, result) for result in results]
         )
 
     async def DescribeConfigs(  # noqa: N802
@@ -234,7 +219,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         )
         return admin_pb.IncrementalAlterConfigsResponse(
             resources=[
-                admin_pb.AlterConfigsResult(resource=_wire_resource(result.resource), error=_config_error(result.error))
+                admin_pb.AlterConfigsResult(
+                    resource=_wire_resource(result.resource),
+                    error=error_to_proto(admin_pb.ConfigError, result.error),
+                )
                 for result in results
             ]
         )
@@ -322,7 +310,7 @@ def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
 def _created(result: CreateTopicResult) -> admin_pb.CreateTopicResult:
     return admin_pb.CreateTopicResult(
         name=result.name,
-        error=topic_error(result.error),
+        error=error_to_proto(errors_pb2.TopicError, result.error),
         topic_id=result.topic_id,
         assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
     )
@@ -337,32 +325,22 @@ def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> tuple[Topi
     return tuple(TopicPartition(each.topic, each.partition) for each in named) or None
 
 
-def _partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
-    if error is None:
-        return None
-    return errors_pb2.PartitionError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
-
-
-def _config_error(error: PacelineError | None) -> admin_pb.ConfigError | None:
-    if error is None:
-        return None
-    return admin_pb.ConfigError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
+def _partition_result(kind: type[M], result: Any) -> M:
+    return message_of(kind, result, error=error_to_proto(errors_pb2.PartitionError, result.error))
 
 
 def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
-    return admin_pb.OngoingReassignment(
-        topic=move.topic_partition.topic,
-        partition=move.topic_partition.partition,
+    return message_of(
+        admin_pb.OngoingReassignment,
+        move,
         replicas=move.assignment.replicas,
         adding_replicas=move.assignment.adding,
         removing_replicas=move.assignment.removing,
-        isr=move.isr,
-        leader=move.leader,
         waiting_for=[
-            admin_pb.AwaitedReplica(
-                broker_id=awaited.broker_id,
+            message_of(
+                admin_pb.AwaitedReplica,
+                awaited,
                 reason=admin_pb.AwaitedReason.Value(f"AWAITED_REASON_{awaited.reason.name}"),
-                message=awaited.message,
             )
             for awaited in move.waiting_for
         ],
@@ -372,7 +350,7 @@ def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
 def _described_configs(result: DescribeConfigsResult) -> admin_pb.DescribeConfigsResult:
     return admin_pb.DescribeConfigsResult(
         resource=_wire_resource(result.resource),
-        error=_config_error(result.error),
+        error=error_to_proto(admin_pb.ConfigError, result.error),
         entries=[_config_entry(entry) for entry in result.entries],
     )
 

@@ -21,14 +21,13 @@ from paceline.model.control import BrokerHeartbeatResponse, Endpoint
 from paceline.model.errors import (
     NotControllerError,
     NotLeaderOrFollowerError,
-    PacelineError,
     RequestTimedOutError,
     ShuttingDownError,
     ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
-from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
+from paceline.rpc.convert import error_to_proto
 from paceline.rpc.pages import topics_page
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -102,17 +101,6 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
     return error
 
 
-def short_message(error: PacelineError) -> str:
-    """Return the error's message, cut to the maximum length of a gRPC status, because it may repeat the request."""
-    return str(error)[:MAX_MESSAGE_CHARACTERS]
-
-
-def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
-    if error is None:
-        return None
-    return errors_pb2.TopicError(code=int(error.code), message=short_message(error))  # type: ignore[arg-type]
-
-
 class MetadataServicer(WatchServicer):
     """The cluster metadata of a controller; serves one listener."""
 
@@ -167,7 +155,7 @@ class MetadataServicer(WatchServicer):
 def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
     return metadata_pb.TopicDescription(
         name=topic.name,
-        error=topic_error(topic.error),
+        error=error_to_proto(errors_pb2.TopicError, topic.error),
         topic_id=topic.topic_id,
         partitions=[
             metadata_pb.PartitionDescription(
@@ -210,7 +198,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         asked = convert.internal_topic_from_proto(request)
         topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
         (result,) = self._ask(partial(CreateTopics, (topic,), INTERNAL_TOPIC_WAIT_MS, False))
-        return controller_pb.CreateInternalTopicResponse(error=topic_error(result.error))
+        return controller_pb.CreateInternalTopicResponse(error=error_to_proto(errors_pb2.TopicError, result.error))
 
     def _ask(self, request: Callable[..., Request[T]]) -> T:
         node = self._handle.get()

@@ -4,12 +4,15 @@ Every value of a request is checked before it becomes a model value, so brokers 
 broker id or the same partition twice (docs/protocol/limits.md#checked-values).
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from paceline.model.errors import ErrorCode, InvalidRequestError
+from paceline.model.errors import ErrorCode, InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.replica_fetch import EpochEnd
+from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
 from paceline.v1 import log_service_pb2
 
 MAX_CLIENT_PARTITIONS: Final = 10_000
@@ -33,6 +36,36 @@ _valid_ids: dict[tuple[int, ...], tuple[int, ...]] = {}
 _CODE_BY_NUMBER: Final[dict[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 
 P = TypeVar("P")
+M = TypeVar("M")
+
+
+def message_of(kind: Callable[..., M], value: Any, **others: Any) -> M:
+    """Return a message whose fields have the values of the attributes with the same names, or those of ``others``.
+
+    An attribute ``topic_partition`` gives the fields ``topic`` and ``partition``. None leaves a field unset.
+    """
+    names, values = _fields(kind, type(value), *others)
+    return kind(**others, **dict(zip(names, values(value), strict=True)))
+
+
+@functools.cache
+def _fields(kind: Any, source: Any, *given: str) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Return the names of the fields to copy, and a function that returns their values."""
+    names = tuple(field.name for field in kind.DESCRIPTOR.fields if field.name not in given)
+    if hasattr(source, "topic_partition"):
+        names = tuple(name for name in names if name not in ("topic", "partition"))
+    # With fewer than two names an attrgetter returns no tuple.
+    get = attrgetter("__class__", "__class__", *names)
+    if hasattr(source, "topic_partition"):
+        return ("topic", "partition", *names), lambda value: (*value.topic_partition, *get(value)[2:])
+    return names, lambda value: get(value)[2:]
+
+
+def error_to_proto(kind: Callable[..., M], error: PacelineError | None) -> M | None:
+    """Return an error as a message with the fields ``code`` and ``message``; None for None."""
+    if error is None:
+        return None
+    return kind(code=int(error.code), message=str(error)[:MAX_MESSAGE_CHARACTERS])
 
 
 def bounded(items: Sequence[P], limit: int, what: str) -> Sequence[P]:

@@ -1,6 +1,5 @@
 """Control requests and their responses: `model.control` <-> ``paceline.internal.v1``."""
 
-import dataclasses
 from typing import Any
 
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
@@ -33,6 +32,7 @@ from paceline.rpc.convert.common import (
     broker_ids,
     code_to_proto,
     error_code_of,
+    message_of,
     partition_of,
     refuse_duplicates,
     topic_id_of,
@@ -44,7 +44,7 @@ _EPOCH_FLOOR = -2
 
 
 def endpoint_to_proto(endpoint: Endpoint) -> pb.BrokerEndpoint:
-    return pb.BrokerEndpoint(listener=endpoint.listener, host=endpoint.host, port=endpoint.port)
+    return message_of(pb.BrokerEndpoint, endpoint)
 
 
 def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
@@ -59,12 +59,8 @@ def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
 
 
 def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
-    return pb.LiveBroker(
-        id=broker.broker_id,
-        endpoints=[endpoint_to_proto(endpoint) for endpoint in broker.endpoints],
-        rack=broker.rack or "",
-        broker_epoch=broker.broker_epoch,
-    )
+    endpoints = [endpoint_to_proto(endpoint) for endpoint in broker.endpoints]
+    return message_of(pb.LiveBroker, broker, id=broker.broker_id, endpoints=endpoints)
 
 
 def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
@@ -96,9 +92,7 @@ def broker_info_to_proto(broker: LiveBroker, listener: str) -> metadata_pb.Broke
 
 def stamp_to_proto(stamp: ControllerStamp) -> pb.ControllerStamp:
     """Encode the controller id, controller epoch and broker epoch of a control request."""
-    return pb.ControllerStamp(
-        controller_id=stamp.controller_id, controller_epoch=stamp.controller_epoch, broker_epoch=stamp.broker_epoch
-    )
+    return message_of(pb.ControllerStamp, stamp)
 
 
 def stamp_from_proto(message: Any) -> ControllerStamp:
@@ -121,23 +115,7 @@ def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequ
     return pb.LeaderAndIsrRequest(
         stamp=stamp_to_proto(request.stamp),
         live_leaders=[live_broker_to_proto(broker) for broker in request.live_leaders],
-        partitions=[
-            pb.LeaderAndIsrPartition(
-                topic=one.topic_partition.topic,
-                topic_id=one.topic_id or "",
-                partition=one.topic_partition.partition,
-                controller_epoch=one.controller_epoch,
-                leader=one.leader,
-                leader_epoch=one.leader_epoch,
-                isr=one.isr,
-                zk_version=one.zk_version,
-                replicas=one.replicas,
-                adding_replicas=one.adding_replicas,
-                removing_replicas=one.removing_replicas,
-                is_new=one.is_new,
-            )
-            for one in request.partitions
-        ],
+        partitions=[message_of(pb.LeaderAndIsrPartition, one) for one in request.partitions],
     )
 
 
@@ -176,16 +154,7 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRe
 def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
     return pb.StopReplicaRequest(
         stamp=stamp_to_proto(request.stamp),
-        partitions=[
-            pb.StopReplicaPartition(
-                topic=one.topic_partition.topic,
-                topic_id=one.topic_id or "",
-                partition=one.topic_partition.partition,
-                leader_epoch=one.leader_epoch,
-                delete_partition=one.delete_partition,
-            )
-            for one in request.partitions
-        ],
+        partitions=[message_of(pb.StopReplicaPartition, one) for one in request.partitions],
     )
 
 
@@ -213,21 +182,7 @@ def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadat
     return pb.UpdateMetadataRequest(
         stamp=stamp_to_proto(request.stamp),
         live_brokers=[live_broker_to_proto(broker) for broker in request.live_brokers],
-        partitions=[
-            pb.UpdateMetadataPartition(
-                topic=one.topic_partition.topic,
-                topic_id=one.topic_id or "",
-                partition=one.topic_partition.partition,
-                controller_epoch=one.controller_epoch,
-                leader=one.leader,
-                leader_epoch=one.leader_epoch,
-                isr=one.isr,
-                zk_version=one.zk_version,
-                replicas=one.replicas,
-                offline_replicas=one.offline_replicas,
-            )
-            for one in request.partitions
-        ],
+        partitions=[message_of(pb.UpdateMetadataPartition, one) for one in request.partitions],
         controller_endpoints=[endpoint_to_proto(endpoint) for endpoint in request.controller_endpoints],
         is_initial=request.is_initial,
         sequence=request.sequence,
@@ -314,7 +269,7 @@ def control_response_from_proto(
 
 
 def controlled_shutdown_to_proto(request: ControlledShutdownRequest) -> controller_pb.ControlledShutdownRequest:
-    return controller_pb.ControlledShutdownRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
+    return message_of(controller_pb.ControlledShutdownRequest, request)
 
 
 def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequest) -> ControlledShutdownRequest:
@@ -330,13 +285,7 @@ def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequ
 
 def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInternalTopicRequest:
     """Encode the request to create an internal topic."""
-    return controller_pb.CreateInternalTopicRequest(
-        name=topic.name,
-        partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        configs=topic.configs,
-        broker_id=topic.broker_id,
-    )
+    return message_of(controller_pb.CreateInternalTopicRequest, topic)
 
 
 def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest) -> InternalTopic:
@@ -357,7 +306,7 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
 
 
 def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
-    return controller_pb.BrokerHeartbeatRequest(**dataclasses.asdict(request))
+    return message_of(controller_pb.BrokerHeartbeatRequest, request)
 
 
 def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
@@ -377,11 +326,7 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
 
 
 def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
-    return controller_pb.BrokerHeartbeatResponse(
-        error=code_to_proto(response.error),
-        controller_epoch=response.controller_epoch,
-        unanswered_ms=response.unanswered_ms,
-    )
+    return message_of(controller_pb.BrokerHeartbeatResponse, response, error=code_to_proto(response.error))
 
 
 def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:

@@ -1,8 +1,8 @@
 """Convert digests of ranges of a replica between `model.client_io` and ``paceline.v1`` DigestRange."""
 
 from paceline.model.client_io import DigestAnswer, DigestQuery
-from paceline.rpc.convert.common import at_least, partition_of, topic_id_of
-from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
+from paceline.rpc.convert.common import at_least, message_of, partition_of, topic_id_of
+from paceline.rpc.convert.failures import AddressOf, no_address, optional_failure
 from paceline.v1 import log_service_pb2 as pb
 
 
@@ -25,19 +25,4 @@ def digest_query_from_proto(message: pb.DigestRangeRequest) -> DigestQuery:
 
 def digest_answer_to_proto(answer: DigestAnswer, address_of: AddressOf = no_address) -> pb.DigestRangeResponse:
     """Encode the response."""
-    message = pb.DigestRangeResponse(
-        first_offset=answer.first_offset,
-        last_offset=answer.last_offset,
-        record_count=answer.record_count,
-        size_bytes=answer.size_bytes,
-        leader_epochs=answer.leader_epochs,
-        stored_crc32c=answer.stored_crc32c,
-        content_crc32c=answer.content_crc32c,
-        next_offset=answer.next_offset,
-        log_start_offset=answer.log_start_offset,
-        log_end_offset=answer.log_end_offset,
-        high_watermark=answer.high_watermark,
-    )
-    if answer.failure is not None:
-        message.error.CopyFrom(failure_to_proto(answer.failure, address_of))
-    return message
+    return message_of(pb.DigestRangeResponse, answer, error=optional_failure(answer.failure, address_of))

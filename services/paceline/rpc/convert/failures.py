@@ -40,6 +40,11 @@ def failure_to_proto(failure: PartitionFailure, address_of: AddressOf = no_addre
     )
 
 
+def optional_failure(failure: PartitionFailure | None, address_of: AddressOf) -> errors_pb2.PartitionError | None:
+    """Encode the error of a partition; return None for None."""
+    return None if failure is None else failure_to_proto(failure, address_of)
+
+
 def no_leader_to_proto(topic_partition: TopicPartition) -> errors_pb2.PartitionError:
     """Return the encoded error of a partition without a leader."""
     return failure_to_proto(

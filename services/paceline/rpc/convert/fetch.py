@@ -12,11 +12,12 @@ from paceline.rpc.convert.common import (
     at_least,
     bounded,
     epoch_end_to_proto,
+    message_of,
     partition_of,
     refuse_duplicates,
     topic_id_of,
 )
-from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
+from paceline.rpc.convert.failures import AddressOf, no_address, optional_failure
 from paceline.v1 import log_service_pb2 as pb
 
 MAX_WAIT_MS: Final = 60_000
@@ -99,17 +100,11 @@ def _rack(text: str) -> str:
 
 def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_address) -> pb.FetchPartitionResult:
     """Encode the result with record batches; for structured records the servicer converts the same result itself."""
-    topic, partition = result.topic_partition
-    message = pb.FetchPartitionResult(
-        topic=topic,
-        partition=partition,
-        error=failure_to_proto(result.failure, address_of) if result.failure is not None else None,
-        high_watermark=result.high_watermark,
-        last_stable_offset=result.last_stable_offset,
-        log_start_offset=result.log_start_offset,
+    return message_of(
+        pb.FetchPartitionResult,
+        result,
+        error=optional_failure(result.failure, address_of),
         diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
-        preferred_read_replica=result.preferred_read_replica,
+        batches=bytes(result.batches) or None,
+        records=None,
     )
-    if result.batches:
-        message.batches = bytes(result.batches)
-    return message

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, ReplicaLogDir
+from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.v1 import admin_service_pb2 as pb
 
 
 def log_dir_error_to_proto(error: PacelineError | None) -> pb.LogDirError | None:
     """Encode the error of a log directory; return None for None."""
-    if error is None:
-        return None
-    return pb.LogDirError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
+    return error_to_proto(pb.LogDirError, error)
 
 
 def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
@@ -21,16 +20,7 @@ def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
         pb.LogDir(
             path=view.path,
             error=log_dir_error_to_proto(view.error),
-            replicas=[
-                pb.LogDirReplica(
-                    topic=replica.topic_partition.topic,
-                    partition=replica.topic_partition.partition,
-                    size_bytes=replica.size_bytes,
-                    offset_lag=replica.offset_lag,
-                    is_future=replica.is_future,
-                )
-                for replica in view.replicas
-            ],
+            replicas=[message_of(pb.LogDirReplica, replica) for replica in view.replicas],
         )
         for view in views
     ]

@@ -19,11 +19,12 @@ from paceline.rpc.convert.common import (
     at_least,
     bounded,
     epoch_end_to_proto,
+    message_of,
     partition_of,
     refuse_duplicates,
     topic_id_of,
 )
-from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
+from paceline.rpc.convert.failures import AddressOf, no_address, optional_failure
 from paceline.rpc.convert.fetch import isolation_from_proto
 from paceline.v1 import log_service_pb2 as pb
 
@@ -64,14 +65,7 @@ def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[Offset
 
 def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_address) -> pb.ListOffsetsPartitionResult:
     """Encode the result of one partition."""
-    return pb.ListOffsetsPartitionResult(
-        topic=answer.topic_partition.topic,
-        partition=answer.topic_partition.partition,
-        error=failure_to_proto(answer.failure, address_of) if answer.failure is not None else None,
-        offset=answer.offset,
-        timestamp_ms=answer.timestamp_ms,
-        leader_epoch=answer.leader_epoch,
-    )
+    return message_of(pb.ListOffsetsPartitionResult, answer, error=optional_failure(answer.failure, address_of))
 
 
 def epoch_queries_from_proto(
@@ -98,12 +92,8 @@ def epoch_queries_from_proto(
 
 def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_address) -> pb.EpochPartitionResult:
     """Encode the result of one partition."""
-    return pb.EpochPartitionResult(
-        topic=answer.topic_partition.topic,
-        partition=answer.topic_partition.partition,
-        error=failure_to_proto(answer.failure, address_of) if answer.failure is not None else None,
-        end=epoch_end_to_proto(answer.end),
-    )
+    failure = optional_failure(answer.failure, address_of)
+    return message_of(pb.EpochPartitionResult, answer, error=failure, end=epoch_end_to_proto(answer.end))
 
 
 def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRecordsQuery]:
@@ -131,9 +121,6 @@ def delete_records_result_to_proto(
     result: DeleteRecordsResult, address_of: AddressOf = no_address
 ) -> pb.DeleteRecordsPartitionResult:
     """Encode the result of one partition."""
-    return pb.DeleteRecordsPartitionResult(
-        topic=result.topic_partition.topic,
-        partition=result.topic_partition.partition,
-        error=failure_to_proto(result.failure, address_of) if result.failure is not None else None,
-        low_watermark=result.low_watermark if result.failure is None else 0,
-    )
+    failure = optional_failure(result.failure, address_of)
+    low_watermark = result.low_watermark if failure is None else 0
+    return message_of(pb.DeleteRecordsPartitionResult, result, error=failure, low_watermark=low_watermark)

@@ -17,6 +17,7 @@ from paceline.rpc.convert.common import (
     epoch_end_to_proto,
     error_code_of,
     forgotten_to_proto,
+    message_of,
     partition_of,
     refuse_duplicates,
     topic_id_of,
@@ -28,29 +29,11 @@ MAX_REPLICA_WAIT_MS = 60_000
 
 def replica_fetch_to_proto(request: ReplicaFetchRequest) -> pb.FetchRequest:
     """Encode the request."""
-    return pb.FetchRequest(
-        replica_id=request.replica_id,
-        broker_epoch=request.broker_epoch,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        session_id=request.session_id,
-        session_epoch=request.session_epoch,
-        partitions=[
-            pb.FetchPartition(
-                topic=one.topic_partition.topic,
-                partition=one.topic_partition.partition,
-                topic_id=one.topic_id or "",
-                current_leader_epoch=one.current_leader_epoch,
-                fetch_offset=one.fetch_offset,
-                last_fetched_epoch=one.last_fetched_epoch,
-                log_start_offset=one.log_start_offset,
-                max_bytes=one.max_bytes,
-            )
-            for one in request.partitions
-        ],
+    return message_of(
+        pb.FetchRequest,
+        request,
+        partitions=[message_of(pb.FetchPartition, one) for one in request.partitions],
         forgotten=forgotten_to_proto(request.forgotten),
-        wants_high_watermark=request.wants_high_watermark,
     )
 
 
@@ -91,15 +74,12 @@ def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
 
 def replica_fetch_result_to_proto(result: ReplicaFetchResult, batches: bytes) -> pb.FetchPartitionResult:
     """Encode the result of one partition, with ``batches`` instead of its own."""
-    return pb.FetchPartitionResult(
-        topic=result.topic_partition.topic,
-        partition=result.topic_partition.partition,
+    diverging_epoch = epoch_end_to_proto(result.diverging_epoch)
+    return message_of(
+        pb.FetchPartitionResult,
+        result,
         error=code_to_proto(result.error),
-        leader_epoch=result.leader_epoch,
-        high_watermark=result.high_watermark,
-        log_start_offset=result.log_start_offset,
-        log_end_offset=result.log_end_offset,
-        diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
+        diverging_epoch=diverging_epoch,
         batches=batches,
     )
 
