@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from paceline.log.record_batch import NO_TIMESTAMP
-
 
 @dataclass(slots=True)
 class AppendInfo:
@@ -16,5 +14,3 @@ class AppendInfo:
     log_start_offset: int
     duplicate: bool = False
     """Whether the batch was already in the log; the offsets are those of the first append."""
-    max_timestamp_ms: int = NO_TIMESTAMP
-    record_count: int = 0

@@ -200,10 +200,6 @@ class LogManager:
         """Paths of the directories that are online."""
         return [directory.path for directory in self._directories if not directory.is_offline]
 
-    def is_offline(self, log_dir: str) -> bool:
-        """Whether a storage error took this directory offline."""
-        return any(directory.path == log_dir and directory.is_offline for directory in self._directories)
-
     def get_or_create(
         self, tp: TopicPartition, topic_id: str | None, is_new: bool, config: LogConfig | None = None
     ) -> PartitionLog:

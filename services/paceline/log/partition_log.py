@@ -271,8 +271,6 @@ class PartitionLog:
                     self._append_time(repeated.timestamp),
                     local.start_offset,
                     duplicate=True,
-                    max_timestamp_ms=repeated.timestamp,
-                    record_count=header.record_count,
                 )
             self.producers.check(header)
         base_offset = local.end_offset
@@ -292,8 +290,6 @@ class PartitionLog:
             header.last_offset,
             self._append_time(header.max_timestamp),
             local.start_offset,
-            max_timestamp_ms=header.max_timestamp,
-            record_count=header.record_count,
         )
 
     def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
@@ -325,8 +321,6 @@ class PartitionLog:
             last.last_offset,
             last.max_timestamp if last.is_log_append_time else NO_TIMESTAMP,
             local.start_offset,
-            max_timestamp_ms=max(header.max_timestamp for header in headers),
-            record_count=sum(header.record_count for header in headers),
         )
 
     def _append_time(self, timestamp: int) -> int:

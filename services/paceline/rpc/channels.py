@@ -105,13 +105,6 @@ class ChannelCache:
                 channel = self._channels[address] = self._open_one(address)
             return channel
 
-    def drop(self, address: str) -> None:
-        """Close and remove the channel to an address that is no longer used."""
-        with self._lock:
-            channel = self._channels.pop(address, None)
-        if channel is not None:
-            channel.close()
-
     def close(self) -> None:
         """Close every channel; calls in progress end with CANCELLED."""
         with self._lock:

@@ -73,7 +73,7 @@ def test_the_next_request_goes_out_only_after_the_answer() -> None:
     for number in (1, 2, 3):
         manager.send(1, request(number))
     assert numbers(transport) == [1]
-    assert manager.queue_size(1) == 3
+    assert manager.total_queue_size == 3
     transport.calls[0][3](ControlResponse())
     assert numbers(transport) == [1, 2]
     assert answers == [(1, 1)]
@@ -214,7 +214,7 @@ def test_adding_a_broker_twice_keeps_its_queue() -> None:
     manager.add_broker(broker(1))
     manager.send(1, request(1))
     manager.add_broker(broker(1))
-    assert manager.queue_size(1) == 1
+    assert manager.total_queue_size == 1
     assert transport.closed == []
 
 

@@ -40,10 +40,6 @@ class Member:
         """Size of its subscriptions for all assignors."""
         return sum(len(one.metadata) for one in self.protocols)
 
-    def supports(self, protocol: str) -> bool:
-        """Whether the member supports this assignor."""
-        return any(one.name == protocol for one in self.protocols)
-
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for an assignor; empty for an unknown assignor."""
         return next((one.metadata for one in self.protocols if one.name == protocol), b"")

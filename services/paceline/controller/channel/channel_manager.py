@@ -178,11 +178,6 @@ class ChannelManager:
         """Number of unanswered requests of all brokers."""
         return sum(channel.queue_size for channel in self._channels.values())
 
-    def queue_size(self, broker_id: int) -> int:
-        """Number of unanswered requests of a broker."""
-        channel = self._channels.get(broker_id)
-        return 0 if channel is None else channel.queue_size
-
     def unanswered_ms(self, broker_id: int) -> int:
         """Age of a broker's oldest unanswered request that may end a leadership, 0 without one."""
         channel = self._channels.get(broker_id)

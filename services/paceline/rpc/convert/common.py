@@ -44,7 +44,7 @@ def message_of(kind: Callable[..., M], value: Any, **others: Any) -> M:
 
     An attribute ``topic_partition`` gives the fields ``topic`` and ``partition``. None leaves a field unset.
     """
-    names, values = _fields(kind, type(value), *others)
+    names, values = _fields(kind, value.__class__, *others)
     return kind(**others, **dict(zip(names, values(value), strict=True)))
 
 

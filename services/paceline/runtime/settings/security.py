@@ -86,11 +86,6 @@ class Security:
     super_users: frozenset[str]
     zookeeper: ZooKeeperSecurity
 
-    @property
-    def is_secure(self) -> bool:
-        """Whether CONTROL authenticates callers; if so, epochs are hidden from other users."""
-        return self.listeners["CONTROL"].tls is not None
-
 
 def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: list[str]) -> Security:
     """Return the security of a process with these listeners; adds errors to ``problems``."""
