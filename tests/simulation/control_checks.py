@@ -311,20 +311,20 @@ class ControlChecks:
 
         propose, isr_written = IsrUpdates._propose, IsrUpdates.written
 
-        def probed_propose(updates: IsrUpdates, isr: tuple[int, ...], joiners: Any, *cause: Any) -> None:
-            host, partition = updates._host, updates._partition
+        def probed_propose(
+            updates: IsrUpdates, partition: Partition, isr: tuple[int, ...], joiners: Any, *cause: Any
+        ) -> None:
             for broker_id, _ in joiners:
-                leaving = host.is_offline_replica(partition.topic_partition, broker_id)
+                leaving = updates._host.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
                 start, log = partition.followers[broker_id].log_start_offset, partition.log
                 if log is not None and start is not None and start < log.log_start_offset:
                     where = f"{start}, below {log.log_start_offset}"
                     verdicts.fail("R13", f"{partition.topic_partition} lets in {broker_id}, which starts at {where}")
-            propose(updates, isr, joiners, *cause)
+            propose(updates, partition, isr, joiners, *cause)
 
-        def probed_written(updates: IsrUpdates, *args: Any) -> None:
-            isr_written(updates, *args)
-            partition = updates._partition
+        def probed_written(updates: IsrUpdates, partition: Partition, *args: Any) -> None:
+            isr_written(updates, partition, *args)
             log = partition.log
             if log is None or not partition.is_leader or partition.proposal is not None:
                 return

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
+from paceline.broker.partition.isr_proposal import IsrProposal
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -46,12 +47,13 @@ class DeposedChecks:
         """Record, while open, when leaders read that they were deposed, and when leases are renewed late."""
         conflict, controller_answered = IsrUpdates.conflict, LeadershipProof.controller_answered
 
-        def probed_conflict(updates: IsrUpdates, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
-            partition = updates._partition
+        def probed_conflict(
+            updates: IsrUpdates, partition: Partition, proposal: IsrProposal, state: LeaderAndIsr | None
+        ) -> None:
             if partition.proposal is proposal and (state is None or state.leader != updates._host.broker_id):
                 self._read_deposed[id(partition), partition.leader_epoch] = partition
                 self._cluster.checks.places.reach("a leader reads that it was deposed", updates._host.broker_id)
-            conflict(updates, proposal, state)
+            conflict(updates, partition, proposal, state)
 
         def probed_answered(proof: LeadershipProof, asked_ms: int, now_ms: int) -> None:
             was_over = proof.lease_may_be_over(now_ms)

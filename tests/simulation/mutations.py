@@ -11,7 +11,6 @@ from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import isr_updates
 from paceline.broker.partition import partition as hosted_partition
-from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import DelayedProduce
@@ -367,7 +366,7 @@ def high_watermark_by_majority(patches: "Patches") -> None:
 def committed_isr_only(patches: "Patches") -> None:
     """A proposed ISR member does not count yet, although the ISR write may have been applied."""
     patches.set(Partition, "maximal_isr", property(lambda self: self.isr))
-    patches.set(IsrUpdates, "may_join", lambda _self, _follower: False)
+    patches.set(Partition, "may_join", lambda _self, _follower: False)
 
 
 def high_watermark_below_min_isr(patches: "Patches") -> None:
@@ -410,7 +409,7 @@ def join_without_fetch(patches: "Patches") -> None:
         is_new = real(self, *args)
         for follower in self.followers.values():
             if follower.broker_epoch is not None and follower.log_end_offset is not None:
-                self.isr_updates.maybe_expand(follower)
+                self._host.maybe_expand_isr(self, follower)
         return is_new
 
     patches.set(Partition, "make_leader", make_leader)

@@ -8,7 +8,7 @@ from paceline.broker.groups.group import Group
 from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.member import Member
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.log.compaction.cleaner import Cleaner, _Output
 from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.compaction.offset_map import OffsetMap
@@ -195,7 +195,7 @@ def old_segments_kept_beside_compacted_ones(patches: "Patches") -> None:
 
 def compaction_under_unknown_settings(patches: "Patches") -> None:
     """A topic's settings count as known before they were read."""
-    patches.set(ReplicaManager, "deletion_is_known", lambda _self, _topic: True)
+    patches.set(TopicConfigs, "deletion_is_known", lambda _self, _topic: True)
 
 
 def cleaning_goes_on_after_truncation(patches: "Patches") -> None:

@@ -92,9 +92,9 @@ def deposition_forgotten(patches: "Patches") -> None:
     """A leader that has read that it was deposed answers on until a request of the controller arrives."""
     real = IsrUpdates.conflict
 
-    def conflict(self: IsrUpdates, proposal: Any, state: Any) -> None:
-        real(self, proposal, state)
-        self._partition.is_deposed = False
+    def conflict(self: IsrUpdates, partition: Partition, proposal: Any, state: Any) -> None:
+        real(self, partition, proposal, state)
+        partition.is_deposed = False
 
     patches.set(IsrUpdates, "conflict", conflict)
 
@@ -103,10 +103,10 @@ def join_below_log_start(patches: "Patches") -> None:
     """A replica that starts below its leader's log start joins the ISR."""
     real = IsrUpdates.why_not_join
 
-    def why_not_join(self: IsrUpdates, follower: FollowerProgress) -> JoinRefusal | None:
+    def why_not_join(self: IsrUpdates, partition: Partition, follower: FollowerProgress) -> JoinRefusal | None:
         start, follower.log_start_offset = follower.log_start_offset, None
         try:
-            return real(self, follower)
+            return real(self, partition, follower)
         finally:
             follower.log_start_offset = start
 
@@ -135,10 +135,10 @@ def unknown_result_dropped(patches: "Patches") -> None:
     """An ISR write with an unknown result counts as not applied."""
     real = IsrUpdates.unknown
 
-    def unknown(self: IsrUpdates, proposal: Any, reason: str) -> None:
-        real(self, proposal, reason)
-        if self._partition.proposal is proposal:
-            self._partition.proposal = None
+    def unknown(self: IsrUpdates, partition: Partition, proposal: Any, reason: str) -> None:
+        real(self, partition, proposal, reason)
+        if partition.proposal is proposal:
+            partition.proposal = None
 
     patches.set(IsrUpdates, "unknown", unknown)
 

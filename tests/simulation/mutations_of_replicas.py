@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.control import admission
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher import replica_fetcher
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import partition as hosted_partition
-from paceline.broker.partition.follower_log import FollowerLog
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests import delete_records
@@ -180,7 +180,7 @@ def join_while_leaving(patches: "Patches") -> None:
 
 def shrink_without_another_look(patches: "Patches") -> None:
     """After an ISR shrink, the high watermark advances only at the next fetch (KAFKA-13091)."""
-    patches.set(IsrUpdates, "_settled", lambda _self: None)
+    patches.set(IsrUpdates, "_settled", lambda _self, _partition: None)
 
 
 def min_isr_nowhere(patches: "Patches") -> None:

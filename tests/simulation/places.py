@@ -14,6 +14,7 @@ from typing import Any
 from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.group import Group
@@ -25,8 +26,8 @@ from paceline.broker.groups.records import OffsetKey, decode_key
 from paceline.broker.groups.requests import CommitRequest
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.node import BrokerNode
-from paceline.broker.partition.follower_log import FollowerLog
-from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
+from paceline.broker.partition.isr_proposal import IsrProposal
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.produce import DelayedProduce
 from paceline.controller.state.leader_election import Election
@@ -188,13 +189,13 @@ class Places:
     def _probe_replicas(self, probe: Probe) -> None:
         reach = self.reach
 
-        def proposed(updates: IsrUpdates, _isr: Any, joiners: Any, *_: Any) -> None:
+        def proposed(updates: IsrUpdates, _partition: Partition, _isr: Any, joiners: Any, *_: Any) -> None:
             for broker_id, _epoch in joiners:
                 reach("a replica is about to join an ISR", updates._host.broker_id, broker_id)
 
         def answered(place: str) -> Callable[..., None]:
-            def current(updates: IsrUpdates, proposal: IsrProposal, *_: Any) -> None:
-                if updates._partition.proposal is proposal:
+            def current(updates: IsrUpdates, partition: Partition, proposal: IsrProposal, *_: Any) -> None:
+                if partition.proposal is proposal:
                     joiner = next((broker_id for broker_id, _ in proposal.joiners), None)
                     reach(place, updates._host.broker_id, joiner)
 

@@ -1,36 +1,19 @@
 """Counters and gauges of a broker, which the service layer exports to Prometheus (docs/metrics.md)."""
 
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from paceline.broker.groups.coordinator import GroupCoordinator
+from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 from paceline.log.partition_log import PartitionLog
 
-if TYPE_CHECKING:
-    from paceline.broker.groups.coordinator import GroupCoordinator
-    from paceline.broker.partition.partition import Partition
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
-
-@dataclass(slots=True)
-class BrokerMetrics:
-    """Counters of the core, except where noted."""
-
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    failed_isr_updates: int = 0
-    log_cleaner_runs: int = 0
-    log_cleaner_bytes: int = 0
-    log_cleaner_bytes_removed: int = 0
-    log_cleaner_max_dirty_percent: float = 0.0
-    """Gauge: of the dirtiest log at the cleaner's last check."""
-    uncleanable_partitions: int = 0
-    """Gauge: logs whose compaction has failed."""
-
-
-def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> dict[str, float]:
+def snapshot_of(manager: ReplicaManager, cleaner: LogCleaner, groups: GroupCoordinator) -> dict[str, float]:
     """Return the metrics of a broker at present, by their names (docs/metrics.md) without ``paceline_``."""
     group_numbers = groups.numbers()
     led = manager.hosted.led()
@@ -46,9 +29,9 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> dict[s
         "under_min_isr_partitions": sum(margin < 0 for margin in margins),
         "at_min_isr_partitions": sum(margin == 0 for margin in margins),
         "reassigning_partitions": sum(bool(one.adding_replicas or one.removing_replicas) for one in led),
-        "isr_shrinks_total": manager.metrics.isr_shrinks,
-        "isr_expands_total": manager.metrics.isr_expands,
-        "failed_isr_updates_total": manager.metrics.failed_isr_updates,
+        "isr_shrinks_total": manager.isr_updates.shrink_count,
+        "isr_expands_total": manager.isr_updates.expand_count,
+        "failed_isr_updates_total": manager.isr_updates.failed_count,
         "produce_requests_total": manager.produces.request_count,
         "produce_failures_total": traffic.produce_failures,
         "fetch_requests_total": manager.fetches.request_count,
@@ -79,11 +62,11 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> dict[s
         "damaged_logs": len(manager.damaged_logs.damaged),
         "damaged_reads_total": manager.damaged_logs.damaged_reads,
         "logs_set_aside": len(manager.logs.set_aside),
-        "log_cleaner_runs_total": manager.metrics.log_cleaner_runs,
-        "log_cleaner_bytes_total": manager.metrics.log_cleaner_bytes,
-        "log_cleaner_bytes_removed_total": manager.metrics.log_cleaner_bytes_removed,
-        "log_cleaner_max_dirty_percent": manager.metrics.log_cleaner_max_dirty_percent,
-        "uncleanable_partitions": manager.metrics.uncleanable_partitions,
+        "log_cleaner_runs_total": cleaner.run_count,
+        "log_cleaner_bytes_total": cleaner.bytes_processed,
+        "log_cleaner_bytes_removed_total": cleaner.bytes_removed,
+        "log_cleaner_max_dirty_percent": cleaner.max_dirty_percent,
+        "uncleanable_partitions": len(cleaner.uncleanable),
         "topics_with_unknown_settings": len(manager.topic_configs.long_unknown()),
         "group_members": group_numbers.members,
         "committed_offsets": group_numbers.offsets,
@@ -96,7 +79,7 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> dict[s
     }
 
 
-def _partition_numbers(manager: "ReplicaManager", one: "Partition", log: PartitionLog) -> dict[str, float | None]:
+def _partition_numbers(manager: ReplicaManager, one: Partition, log: PartitionLog) -> dict[str, float | None]:
     """Return the metrics of a hosted partition, by the names of the series after ``partition_``; None has no series."""
     margin = len(one.isr) - log.config.min_insync_replicas
     fetching = None if one.is_leader else manager.fetchers.state(one.topic_partition)
@@ -121,7 +104,7 @@ def _partition_numbers(manager: "ReplicaManager", one: "Partition", log: Partiti
 Rows = dict[tuple[str, ...], float]
 
 
-def label_families_of(manager: "ReplicaManager", limit: int) -> defaultdict[str, Rows]:
+def label_families_of(manager: ReplicaManager, limit: int) -> defaultdict[str, Rows]:
     """Return the labelled series by family: of ``limit`` partitions and topics, and of fetchers and directories.
 
     Partitions with a log have series, the longest hosted first. A family without series may be missing.

@@ -21,7 +21,6 @@ from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import snapshot_of
 from paceline.broker.partition.isr_notifier import IsrNotifier
-from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
@@ -136,7 +135,7 @@ class BrokerNode:
             self.metadata,
             transport,
             rng,
-            lambda partition, proposal: self._isr_writer.write(partition, proposal),
+            self._zookeeper,
             on_state_change,
             self._log_dir_failed,
             self._topic_configs,
@@ -152,7 +151,7 @@ class BrokerNode:
         self._housekeeping = LogFlusher(self.replica_manager, background)
         self._retention = LogRetention(self.replica_manager)
         self._cleaner = LogCleaner(self.replica_manager, cleaner_background or background)
-        self._isr_writer = IsrWriter(self.replica_manager, self._zookeeper, rng)
+        self._isr_writer = self.replica_manager.isr_updates.writer
         self._isr_notifier = IsrNotifier(self.replica_manager, self._zookeeper)
         self._rng = rng
         self.groups = GroupCoordinator(
@@ -512,7 +511,7 @@ class BrokerNode:
 
     def metrics_snapshot(self) -> dict[str, float]:
         """Return the present metrics by name."""
-        return snapshot_of(self.replica_manager, self.groups)
+        return snapshot_of(self.replica_manager, self._cleaner, self.groups)
 
     # Storage
 

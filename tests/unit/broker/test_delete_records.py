@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
@@ -217,11 +218,12 @@ def test_a_follower_below_the_leaders_log_start_accepts_the_batch_that_contains_
     cluster = BrokerCluster((1, 3))
     cluster.cuts.add((3, 1))
     cluster.decide(1, 4, (1,), (1, 3), is_new=True)
-    follower = cluster[3].node.replica_manager.partitions[TP]
+    manager = cluster[3].node.replica_manager
+    follower_log = FollowerLog(manager.partitions[TP], manager)
     records = [NewRecord(0, None, b"of a former leader") for _ in range(3)]
-    follower.follower_log.append(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
+    follower_log.append(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
     across = encode_batch([NewRecord(0, None, b"%d" % n) for n in range(4)], base_offset=2, leader_epoch=4)
-    follower.follower_log.append(across, 3, 3)
+    follower_log.append(across, 3, 3)
     log = cluster[3].log()
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 6)
     assert [change.cause for change in cluster[3].said(StateChangeKind.TRUNCATED)] == [

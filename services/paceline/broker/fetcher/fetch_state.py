@@ -1,5 +1,6 @@
 """`FetchState`: how far a follower has fetched one partition."""
 
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
 
@@ -11,6 +12,7 @@ class FetchState:
         "delay_ms",
         "delayed",
         "fetch_offset",
+        "follower_log",
         "lag",
         "last_fetched_epoch",
         "leader_epoch",
@@ -20,8 +22,9 @@ class FetchState:
         "since_ms",
     )
 
-    def __init__(self, partition: Partition, log: PartitionLog, now_ms: float) -> None:
+    def __init__(self, partition: Partition, follower_log: FollowerLog, log: PartitionLog, now_ms: float) -> None:
         self.partition = partition
+        self.follower_log = follower_log
         self.since_ms = now_ms
         """Time when fetching began, by the scheduler's clock."""
         self.leader_epoch = partition.leader_epoch

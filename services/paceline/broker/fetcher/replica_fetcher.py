@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.fetcher.leader_contact import LeaderContact
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
@@ -120,12 +121,12 @@ class ReplicaFetcher:
         known = self._states.get(topic_partition)
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
             return
-        log = partition.log
+        log, follower_log = partition.log, FollowerLog(partition, self._host)
         assert log is not None
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
-            partition.follower_log.truncate_to(log.high_watermark, "no leader epoch is known")
+            follower_log.truncate_to(log.high_watermark, "no leader epoch is known")
         self.remove(topic_partition)
-        self._states[topic_partition] = FetchState(partition, log, self._scheduler.now_ms())
+        self._states[topic_partition] = FetchState(partition, follower_log, log, self._scheduler.now_ms())
         self._include(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> FetchState | None:
@@ -342,7 +343,7 @@ class ReplicaFetcher:
         if state.fetch_offset != log.log_end_offset:
             self._fail(state, f"fetched at {state.fetch_offset}, the log ends at {log.log_end_offset}")
             return True
-        state.partition.follower_log.append(result.batches, result.high_watermark, result.log_start_offset)
+        state.follower_log.append(result.batches, result.high_watermark, result.log_start_offset)
         self.bytes_in += len(result.batches)
         if result.batches:
             is_added = self._host.broker_id in state.partition.adding_replicas
@@ -379,7 +380,7 @@ class ReplicaFetcher:
     def _diverged(self, state: FetchState, log: PartitionLog, leader_end: EpochEnd) -> bool:
         point = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch, log.high_watermark)
         reason = f"epoch {leader_end.epoch} of the leader ends at {leader_end.end_offset}"
-        state.partition.follower_log.truncate_to(point.offset, reason)
+        state.follower_log.truncate_to(point.offset, reason)
         return self._moved(state, log)
 
     def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
@@ -389,9 +390,9 @@ class ReplicaFetcher:
         # from the records that were deleted from the beginning of this log.
         lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
         if lies_beyond or result.log_start_offset > log.log_end_offset:
-            state.partition.follower_log.restart_at(result.log_start_offset)
+            state.follower_log.restart_at(result.log_start_offset)
         elif result.log_end_offset < log.log_end_offset:
-            state.partition.follower_log.truncate_to(result.log_end_offset, "the leader's log ends there")
+            state.follower_log.truncate_to(result.log_end_offset, "the leader's log ends there")
         return self._moved(state, log)
 
     def _fail(self, state: FetchState, reason: str) -> None:

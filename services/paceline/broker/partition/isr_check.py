@@ -44,7 +44,7 @@ class IsrCheck:
     def _check_slice(self, partitions: list[Partition]) -> None:
         for partition in partitions[:_CHECKS_AT_ONCE]:
             if partition.is_leader:
-                partition.isr_updates.maybe_shrink()
+                self._manager.isr_updates.maybe_shrink(partition)
                 # A follower outside the ISR that has stopped fetching no longer delays the high watermark.
                 partition.advance_high_watermark()
         self._manager.deliver_changes()

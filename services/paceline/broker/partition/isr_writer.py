@@ -1,25 +1,42 @@
 """Write ISR proposals to ZooKeeper and report the results. Source: docs/protocol/replication.md#writing-the-isr."""
 
 import random
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from paceline.broker.partition.isr_batch import IsrWrite, write_isrs
-from paceline.broker.partition.isr_updates import IsrProposal
+from paceline.broker.partition.isr_proposal import IsrProposal
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr
 from paceline.model.backoff import Retries
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Scheduler
 
 BATCH_SIZE: Final = 500
 """Writes per transaction; about 100 KB, far below ZooKeeper's limit of 1 MiB."""
 BATCHES_IN_FLIGHT: Final = 4
 
 _Pair = tuple[Partition, IsrProposal]
+
+
+class IsrResults(Protocol):
+    """Receives the result of each write once, and `unknown` before each further attempt."""
+
+    def written(self, partition: Partition, proposal: IsrProposal, zk_version: int) -> None:
+        """Receive the version of the written state."""
+
+    def refused(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
+        """The state is unchanged, because a joiner is not registered with the broker epoch of its fetch."""
+
+    def conflict(self, partition: Partition, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
+        """Receive the state that another process has written, None without a state node."""
+
+    def unknown(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
+        """The write may or may not have been applied."""
 
 
 class IsrWriter:
@@ -31,13 +48,22 @@ class IsrWriter:
     current, for example in a newer leader epoch.
     """
 
-    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper, rng: random.Random) -> None:
-        self._broker_id = manager.broker_id
+    def __init__(
+        self,
+        broker_id: int,
+        zookeeper: ZooKeeper,
+        scheduler: Scheduler,
+        rng: random.Random,
+        results: IsrResults,
+        on_outcome: Callable[[], None],
+    ) -> None:
+        """``on_outcome`` is called after ``results`` has received one or several results."""
+        self._broker_id = broker_id
         self._zookeeper = zookeeper
-        self._scheduler = manager.scheduler
-        self._retries = Retries(manager.scheduler, rng)
-        self._metrics = manager.metrics
-        self._on_outcome = manager.deliver_changes
+        self._scheduler = scheduler
+        self._retries = Retries(scheduler, rng)
+        self._results = results
+        self._on_outcome = on_outcome
         self._queue: list[_Pair] = []
         self._scheduled = False
         self._in_flight = 0
@@ -101,7 +127,7 @@ class IsrWriter:
                     self._write_alone(partition, proposal)
                 else:
                     self._retries.reset()
-                    partition.isr_updates.written(proposal, result.zk_version)
+                    self._results.written(partition, proposal, result.zk_version)
             self._on_outcome()
             self._flush()
 
@@ -137,18 +163,15 @@ class IsrWriter:
     def _done(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult) -> None:
         self._retries.reset()
         if isinstance(result, JoinerEpochStale):
-            self._metrics.failed_isr_updates += 1
-            partition.isr_updates.refused(proposal, f"broker {result.broker_ids} is not registered as it fetched")
+            self._results.refused(partition, proposal, f"broker {result.broker_ids} is not registered as it fetched")
         elif isinstance(result, Conflict):
-            self._metrics.failed_isr_updates += 1
-            partition.isr_updates.conflict(proposal, result.current)
+            self._results.conflict(partition, proposal, result.current)
         else:
-            partition.isr_updates.written(proposal, result.zk_version)
+            self._results.written(partition, proposal, result.zk_version)
         self._on_outcome()
 
     def _failed(self, partition: Partition, proposal: IsrProposal, error: Exception) -> None:
-        self._metrics.failed_isr_updates += 1
-        partition.isr_updates.unknown(proposal, str(error))
+        self._results.unknown(partition, proposal, str(error))
         if isinstance(error, SessionLostError):
             self._waiting.append((partition, proposal))
         else:

@@ -10,10 +10,9 @@ Invariants (docs/protocol/replication.md):
 """
 
 import sys
-from typing import TYPE_CHECKING
 
-from paceline.broker.partition.follower_log import FollowerLog
-from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
+from paceline.broker.partition.host import PartitionHost
+from paceline.broker.partition.isr_proposal import IsrProposal
 from paceline.log.append_info import AppendInfo
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition
@@ -32,10 +31,8 @@ from paceline.model.state_change import ReplicaOffsets, StateChangeKind
 from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import leader_high_watermark
+from paceline.replication.isr import why_not_eligible
 from paceline.replication.leadership_proof import NEVER, proved_ms
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
 
 class Partition:
@@ -50,12 +47,10 @@ class Partition:
         "bytes_out",
         "confirmed_ms",
         "controller_epoch",
-        "follower_log",
         "followers",
         "in_sync_at_epoch",
         "is_deposed",
         "isr",
-        "isr_updates",
         "leader_epoch",
         "leader_epoch_start_offset",
         "leader_id",
@@ -70,7 +65,7 @@ class Partition:
         "zk_version",
     )
 
-    def __init__(self, topic_partition: TopicPartition, host: "ReplicaManager") -> None:
+    def __init__(self, topic_partition: TopicPartition, host: "PartitionHost[Partition]") -> None:
         self._host = host
         self.topic_partition = topic_partition
         self.topic_id: str | None = None
@@ -90,8 +85,6 @@ class Partition:
         self.leader_epoch_start_offset: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self.proposal: IsrProposal | None = None
-        self.isr_updates = IsrUpdates(self, host)
-        self.follower_log = FollowerLog(self, host)
         self.read_by_clients = False
         """Whether clients have read from this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
@@ -368,7 +361,7 @@ class Partition:
         log = self.leader_log()
         if log.increment_log_start_offset(offset):
             self._host.record_change(self, PartitionChange.LOG_START)
-            self._host.log_start_moved(self)
+            self._host.log_start_moved(log)
 
     def apply_retention(self, wall_ms: int) -> None:
         """Delete the segments that are too old or exceed the size; each replica does so independently.
@@ -381,14 +374,14 @@ class Partition:
         log = self.log
         if log is None or log.directory.is_offline or not log.config.deletes:
             return
-        if not self._host.deletion_is_known(self.topic_partition.topic):
+        if not self._host.topic_configs.deletion_is_known(self.topic_partition.topic):
             return
         offset = log.retained_from(wall_ms)
         if offset is not None:
             log.increment_log_start_offset(offset)
             if self.is_leader:
                 self._host.record_change(self, PartitionChange.LOG_START)
-            self._host.log_start_moved(self)
+            self._host.log_start_moved(log)
 
     def low_watermark(self) -> int | None:
         """Return the smallest log start offset of leader and live replicas, None while an offset is unknown."""
@@ -435,7 +428,8 @@ class Partition:
         follower.clock = clock
         if follower.log_start_offset != log_start_before:
             self._host.record_change(self, PartitionChange.LOW_WATERMARK)
-        self.isr_updates.maybe_expand(follower)
+        if not self.is_settled(replica_id):
+            self._host.maybe_expand_isr(self, follower)
         if changed:
             self.advance_high_watermark()
         return True
@@ -471,7 +465,7 @@ class Partition:
             self.min_insync_replicas,
             self._host.now_ms(),
             self._host.config.replica_lag_time_max_ms,
-            self.isr_updates.may_join,
+            self.may_join,
         )
         if moved <= current:
             return False
@@ -483,6 +477,16 @@ class Partition:
         return True
 
     # In-sync replicas
+
+    def may_join(self, follower: FollowerProgress) -> bool:
+        """Return whether a follower may join the ISR as soon as it has caught up."""
+        host, broker_id = self._host, follower.broker_id
+        refusal = why_not_eligible(
+            follower,
+            host.registered_broker_epoch(broker_id),
+            host.is_offline_replica(self.topic_partition, broker_id),
+        )
+        return refusal is None and broker_id in self.replicas
 
     def is_settled(self, replica_id: int) -> bool:
         """Whether the follower's idle fetches need no check: it is in the committed ISR and no proposal is pending."""

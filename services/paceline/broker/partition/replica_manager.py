@@ -13,10 +13,9 @@ from paceline.broker.fetcher.fetcher_manager import FetcherManager
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.isr_check import IsrCheck
-from paceline.broker.partition.isr_updates import IsrProposal
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.replication_throttle import ReplicationQuotas
 from paceline.broker.requests.append_coalescing import AppendCoalescer
@@ -27,6 +26,7 @@ from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.broker.storage.damaged_logs import DamagedLogs
 from paceline.broker.traffic import BrokerTraffic
+from paceline.coordination.interface import ZooKeeper
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -47,8 +47,6 @@ from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Purgatory
 from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
 
-IsrWriter = Callable[[Partition, IsrProposal], None]
-
 
 class ReplicaManager:
     """Owns all hosted partitions."""
@@ -61,7 +59,7 @@ class ReplicaManager:
         metadata: MetadataCache,
         transport: BrokerTransport,
         rng: random.Random,
-        write_isr: IsrWriter,
+        zookeeper: ZooKeeper,
         on_state_change: Callable[[StateChange], None],
         on_log_dir_failed: Callable[[str], None],
         topic_configs: TopicConfigs,
@@ -81,7 +79,7 @@ class ReplicaManager:
             metadata: cluster metadata from the controller.
             transport: calls to leaders.
             rng: random session ids.
-            write_isr: writes a proposal to ZooKeeper.
+            zookeeper: stores ISRs.
             on_state_change: records a change.
             on_log_dir_failed: called once with each failed log directory.
             topic_configs: settings of topics.
@@ -96,6 +94,7 @@ class ReplicaManager:
         self.on_fetch_connection_broke = on_fetch_connection_broke
         """With the controller's own evidence, a broken connection of a fetcher proves that its leader is dead."""
         self.config = config
+        self.broker_id = config.broker_id
         self.scheduler = scheduler
         self.logs = logs
         self.metadata = metadata
@@ -105,7 +104,6 @@ class ReplicaManager:
         self.partitions = self.hosted.online
         self.offline = self.hosted.offline
         self.hints = LeaderHints(config.broker_id, self.hosted, metadata)
-        self.metrics = BrokerMetrics()
         self.damaged_logs = DamagedLogs(self, on_replicas_changed)
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
@@ -120,7 +118,8 @@ class ReplicaManager:
         self.deletes = DeleteRecordsHandler(self)
         self._log_starts_moved = False
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
-        self.write_isr = write_isr
+        self.isr_updates = IsrUpdates(self, self.isr_propagation, zookeeper, scheduler, rng, self.deliver_changes)
+        self.maybe_expand_isr = self.isr_updates.maybe_expand
         self._on_state_change = on_state_change
         self._on_log_dir_failed = on_log_dir_failed
         self.topic_configs = topic_configs
@@ -133,11 +132,6 @@ class ReplicaManager:
         self._isr_check = IsrCheck(self)
         self._checkpoint: Cancellable | None = None
         self._stopped = False
-
-    @property
-    def broker_id(self) -> int:
-        """Id of this broker."""
-        return self.config.broker_id
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
@@ -231,14 +225,6 @@ class ReplicaManager:
         """Whether the replica's broker is shutting down or the replica is offline."""
         return self.metadata.snapshot.is_offline_replica(topic_partition, broker_id)
 
-    def isr_committed(self, partition: Partition, old_isr: tuple[int, ...]) -> None:
-        """Count a successful ISR write and schedule the notification of the controller."""
-        if len(partition.isr) < len(old_isr):
-            self.metrics.isr_shrinks += 1
-        elif len(partition.isr) > len(old_isr):
-            self.metrics.isr_expands += 1
-        self.isr_propagation.record(partition.topic_partition, self.now_ms())
-
     def record_change(self, partition: Partition, change: int) -> None:
         """Record a change for which readers and producers may wait."""
         self._changes[partition] = self._changes.get(partition, 0) | change
@@ -311,10 +297,6 @@ class ReplicaManager:
 
     # Topic settings
 
-    def deletion_is_known(self, topic: str) -> bool:
-        """Whether all settings that control the deletion of the topic's records are known."""
-        return self.topic_configs.deletion_is_known(topic)
-
     def apply_topic_config(self, topic: str, config: LogConfig | None) -> None:
         """Apply a topic's new or changed settings; with None each log keeps its present settings."""
         if config is not None:
@@ -337,10 +319,8 @@ class ReplicaManager:
         """
         self.scheduler.call_soon(self.take_failed_dirs_offline)
 
-    def log_start_moved(self, partition: Partition) -> None:
+    def log_start_moved(self, log: PartitionLog) -> None:
         """Delete whole segments below the log start; their files are deleted after ``file.delete.delay.ms``."""
-        log = partition.log
-        assert log is not None
         self._log_starts_moved = True
         removed = log.remove_segments_below_start()
         if removed:

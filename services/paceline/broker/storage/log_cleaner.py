@@ -42,10 +42,14 @@ class LogCleaner:
         self._scheduler = manager.scheduler
         self._background = background
         self._config = manager.config
-        self._metrics = manager.metrics
         self._cleanings: dict[TopicPartition, _Cleaning] = {}
-        self._uncleanable: dict[TopicPartition, PartitionLog] = {}
+        self.uncleanable: dict[TopicPartition, PartitionLog] = {}
         """Logs whose compaction has failed and would fail again."""
+        self.run_count = 0
+        self.bytes_processed = 0
+        self.bytes_removed = 0
+        self.max_dirty_percent = 0.0
+        """Dirtiness of the dirtiest log at the last check."""
         self._timer: Cancellable | None = None
         self._in_background = 0
         self._throttled_until_ms = 0.0
@@ -94,7 +98,7 @@ class LogCleaner:
                 dirtiest = max(dirtiest, found.dirty_ratio)
                 if found.is_due(log.config):
                     due.append((found, log))
-        self._metrics.log_cleaner_max_dirty_percent = 100 * dirtiest
+        self.max_dirty_percent = 100 * dirtiest
         due.sort(key=lambda one: one[0].dirty_ratio, reverse=True)
         for found, log in due[: self._config.log_cleaner_threads - len(self._cleanings)]:
             self._begin(found, log, wall_ms)
@@ -102,18 +106,17 @@ class LogCleaner:
     def _forget_replaced_logs(self) -> None:
         """Remove logs that were deleted, or rebuilt from their leader, from the logs whose compaction failed."""
         partitions = self._manager.partitions
-        for topic_partition, log in list(self._uncleanable.items()):
+        for topic_partition, log in list(self.uncleanable.items()):
             if topic_partition not in partitions or partitions[topic_partition].log is not log:
-                del self._uncleanable[topic_partition]
-        self._metrics.uncleanable_partitions = len(self._uncleanable)
+                del self.uncleanable[topic_partition]
 
     def _may_clean(self, topic_partition: TopicPartition, log: PartitionLog) -> bool:
         return (
             log.config.compacts
             and not log.directory.is_offline
             and topic_partition not in self._cleanings
-            and self._uncleanable.get(topic_partition) is not log
-            and self._manager.deletion_is_known(topic_partition.topic)
+            and self.uncleanable.get(topic_partition) is not log
+            and self._manager.topic_configs.deletion_is_known(topic_partition.topic)
         )
 
     def _cleanable(self, log: PartitionLog, wall_ms: int) -> Cleanable | None:
@@ -146,7 +149,7 @@ class LogCleaner:
     def _slice_done(self, cleaning: _Cleaning, error: Exception | None) -> None:
         self._in_background -= 1
         task, log = cleaning.task, cleaning.log
-        self._metrics.log_cleaner_bytes += task.bytes_processed
+        self.bytes_processed += task.bytes_processed
         limit = self._config.log_cleaner_io_max_bytes_per_second
         now_ms = self._scheduler.now_ms()
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms) + 1_000 * task.bytes_processed / limit
@@ -175,14 +178,18 @@ class LogCleaner:
         topic_partition = log.topic_partition
         partition = self._manager.partitions.get(topic_partition)
         is_hosted = partition is not None and partition.log is log
-        return not is_hosted or not log.config.compacts or not self._manager.deletion_is_known(topic_partition.topic)
+        return (
+            not is_hosted
+            or not log.config.compacts
+            or not self._manager.topic_configs.deletion_is_known(topic_partition.topic)
+        )
 
     def _put_in_place(self, cleaning: _Cleaning) -> None:
         cleaned, log = cleaning.task.cleaned, cleaning.log
         assert cleaned is not None
         removed = log.compaction.replace_segments(cleaning.task, cleaned)
         if removed:
-            self._metrics.log_cleaner_bytes_removed += max(0, cleaned.bytes_before - cleaned.segment.size)
+            self.bytes_removed += max(0, cleaned.bytes_before - cleaned.segment.size)
             self._scheduler.call_later(
                 log.config.file_delete_delay_ms, lambda: None if self._stopped else log.remove_files(removed)
             )
@@ -191,7 +198,7 @@ class LogCleaner:
         log = cleaning.log
         log.compaction.finish(cleaning.task)
         self._logs.checkpoint_cleaner_offsets()
-        self._metrics.log_cleaner_runs += 1
+        self.run_count += 1
         LOG.info("compacted log: partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)
         self._end(log)
 
@@ -212,8 +219,7 @@ class LogCleaner:
             return
         if isinstance(error, UnknownTopicOrPartitionError):
             return
-        self._uncleanable[topic_partition] = log
-        self._metrics.uncleanable_partitions = len(self._uncleanable)
+        self.uncleanable[topic_partition] = log
         LOG.error("compaction failed, log is not compacted any more: partition=%s error=%s", topic_partition, error)
         if isinstance(error, CorruptMessageError):
             damage = error if isinstance(error, DamagedLogError) else DamagedLogError(str(error))

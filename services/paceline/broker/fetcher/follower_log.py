@@ -3,16 +3,12 @@
 Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replication.md#follower-high-watermark.
 """
 
-from typing import TYPE_CHECKING
-
+from paceline.broker.partition.host import PartitionHost
+from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import PartitionChange
 from paceline.replication.high_watermark import follower_high_watermark
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.partition import Partition
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
 
 class FollowerLog:
@@ -20,7 +16,7 @@ class FollowerLog:
 
     __slots__ = ("_host", "_partition")
 
-    def __init__(self, partition: "Partition", host: "ReplicaManager") -> None:
+    def __init__(self, partition: Partition, host: PartitionHost[Partition]) -> None:
         self._partition = partition
         self._host = host
 
@@ -40,7 +36,7 @@ class FollowerLog:
         self._follow_high_watermark(log, leader_high_watermark)
         start = min(leader_log_start_offset, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
-            self._host.log_start_moved(self._partition)
+            self._host.log_start_moved(log)
 
     def truncate_to(self, offset: int, reason: str) -> None:
         """Remove the records at and above ``offset``, with their leader epochs."""
@@ -51,14 +47,14 @@ class FollowerLog:
         log.truncate_to(offset)
         if starts_lower:
             # Otherwise a crash would restore the old log start offset, which is above the next records.
-            self._host.log_start_moved(self._partition)
+            self._host.log_start_moved(log)
 
     def restart_at(self, offset: int) -> None:
         """Remove all records and restart at the leader's log start offset: the two logs have no offset in common."""
         log = self._log()
         self._emit(f"fully, the leader's log starts at {offset}", offset)
         log.truncate_fully_and_start_at(offset)
-        self._host.log_start_moved(self._partition)
+        self._host.log_start_moved(log)
 
     def _log(self) -> PartitionLog:
         log = self._partition.log
