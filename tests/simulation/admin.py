@@ -131,7 +131,7 @@ class Admin(Client):
                 reply(results)
 
             # Without contact the leader deletes nothing before it can prove its leadership.
-            is_handled_at_once = life.node.replica_manager.in_contact()
+            is_handled_at_once = life.node.replica_manager.hosted.in_contact()
             life.node.proved_calls.delete_records([query], _TIMEOUT_MS, answer)
             if is_handled_at_once and True not in refused:
                 checks.deletion_taken(life, query, offset)

@@ -79,8 +79,10 @@ def prepared(cluster: SimulatedCluster) -> PartitionRecord:
 
 def broker(broker_id: int, hosted: Any = None, broker_epoch: int = 0) -> Any:
     """A broker process, with the attributes that the checks of replicas read."""
-    manager = SimpleNamespace(partitions={} if hosted is None else {TP: hosted}, in_contact=lambda: True)
-    node = SimpleNamespace(replica_manager=manager, broker_epoch=broker_epoch, _proof=f"proof of {broker_id}")
+    partitions = SimpleNamespace(online={} if hosted is None else {TP: hosted}, in_contact=lambda: True)
+    manager = SimpleNamespace(hosted=partitions)
+    contact = SimpleNamespace(proof=f"proof of {broker_id}")
+    node = SimpleNamespace(replica_manager=manager, broker_epoch=broker_epoch, _contact=contact)
     scheduler = SimpleNamespace(resumed_us=0)
     name = f"broker-{broker_id}"
     return SimpleNamespace(broker_id=broker_id, name=name, node=node, logs={}, session_us=0, scheduler=scheduler)

@@ -261,7 +261,7 @@ class Checks:
         answer: EpochAnswer,
         asked: Asked | None = None,
     ) -> None:
-        hosted = life.node.replica_manager.partitions.get(reading.topic_partition)
+        hosted = life.node.replica_manager.hosted.online.get(reading.topic_partition)
         if answer.failure is None and hosted is not None and hosted.topic_id == reading.topic_id:
             self.places.reach("a client asks where a leader epoch ended")
             if not self.deposed.answered(life, reading.topic_partition, reading.topic_id, asked):

@@ -35,7 +35,7 @@ class ClientChecks:
             return
         verdicts = self._verdicts
         verdicts.exercise("R7")
-        hosted = life.node.replica_manager.partitions.get(send.topic_partition)
+        hosted = life.node.replica_manager.hosted.online.get(send.topic_partition)
         if hosted is None or hosted.log is None or not hosted.is_leader:
             verdicts.fail("R7", f"{life.name} acknowledges for {send.topic_partition} without leading it")
             return
@@ -90,7 +90,7 @@ class ClientChecks:
 
     @staticmethod
     def _is_leader(life: "BrokerLife", topic_partition: TopicPartition) -> bool:
-        hosted = life.node.replica_manager.partitions.get(topic_partition)
+        hosted = life.node.replica_manager.hosted.online.get(topic_partition)
         return hosted is not None and hosted.is_leader
 
     def _told_by_follower(self, broker_id: int, record: PartitionRecord, high_watermark: int) -> None:

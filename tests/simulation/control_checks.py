@@ -92,8 +92,8 @@ class ControlChecks:
         node = target.node
         manager = node.replica_manager
         own_epoch = node.broker_epoch
-        metadata = manager.metadata.snapshot
-        hosted_before = {tp: (hosted.topic_id, hosted.leader_epoch) for tp, hosted in manager.partitions.items()}
+        metadata = manager.hosted.metadata.snapshot
+        hosted_before = {tp: (hosted.topic_id, hosted.leader_epoch) for tp, hosted in manager.hosted.online.items()}
         response = node.handle_control(request)
         accepted = response.error is ErrorCode.NONE
         if self._cluster.is_told:
@@ -103,8 +103,8 @@ class ControlChecks:
             self._no_step_back(target, request, hosted_before)
             if isinstance(request, StopReplicaRequest):
                 self._stops_in_order(target, request, response, hosted_before)
-        if manager.metadata.snapshot is not metadata:
-            self._metadata(target, metadata, manager.metadata.snapshot)
+        if manager.hosted.metadata.snapshot is not metadata:
+            self._metadata(target, metadata, manager.hosted.metadata.snapshot)
         self.fetchers(target)
         return response
 
@@ -159,7 +159,7 @@ class ControlChecks:
                 )
 
     def _no_step_back(self, target: "BrokerLife", request: ControlRequest, before: _Hosted) -> None:
-        partitions = target.node.replica_manager.partitions
+        partitions = target.node.replica_manager.hosted.online
         for state in request.partitions:
             hosted = partitions.get(state.topic_partition)
             topic_id, epoch = before.get(state.topic_partition, _NOT_HOSTED)
@@ -315,7 +315,8 @@ class ControlChecks:
             updates: IsrUpdates, partition: Partition, isr: tuple[int, ...], joiners: Any, *cause: Any
         ) -> None:
             for broker_id, _ in joiners:
-                leaving = updates._host.is_offline_replica(partition.topic_partition, broker_id)
+                snapshot = updates._host.metadata.snapshot
+                leaving = snapshot.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
                 start, log = partition.followers[broker_id].log_start_offset, partition.log
                 if log is not None and start is not None and start < log.log_start_offset:

@@ -51,7 +51,7 @@ class DeletionChecks:
             return
         record, log = self._known(life, query)
         manager = life.node.replica_manager
-        hosted = manager.partitions.get(query.topic_partition)
+        hosted = manager.hosted.online.get(query.topic_partition)
         if log is None or hosted is None:
             self._verdicts.check("R18", False, f"{record}: {life.name} acknowledges a deletion without a log")
             return
@@ -59,14 +59,14 @@ class DeletionChecks:
         for broker_id, follower in hosted.followers.items():
             machine = life.cluster.brokers.get(broker_id)
             known = None if machine is None or machine.life is None else machine.life.logs.get(query.topic_partition)
-            registered = manager.registered_broker_epoch(broker_id)
+            registered = manager.hosted.metadata.snapshot.registered_broker_epoch(broker_id)
             # A restarted process may have loaded an older checkpoint; its next fetch reports it to the leader.
             same_process = (
                 machine is not None
                 and machine.life is not None
                 and machine.life.node.broker_epoch == follower.broker_epoch == registered
             )
-            is_asked = not manager.is_offline_replica(query.topic_partition, broker_id)
+            is_asked = not manager.hosted.metadata.snapshot.is_offline_replica(query.topic_partition, broker_id)
             if known is not None and same_process and is_asked and broker_id not in record.flipped:
                 starts[broker_id] = known.log_start_offset
         behind = {broker_id: start for broker_id, start in starts.items() if start < offset}

@@ -72,7 +72,7 @@ class DeposedChecks:
 
     def asked(self, life: "BrokerLife") -> Asked | None:
         """Return the present time if a request reaches a broker without contact, None with contact."""
-        return None if life.node.replica_manager.in_contact() else self._cluster.world.now_us
+        return None if life.node.replica_manager.hosted.in_contact() else self._cluster.world.now_us
 
     def answered(
         self, life: "BrokerLife", topic_partition: TopicPartition, topic_id: str, asked_us: Asked | None = None
@@ -81,7 +81,7 @@ class DeposedChecks:
 
         ``asked_us`` is given for reads, and for errors that a caller does not retry.
         """
-        hosted = life.node.replica_manager.partitions.get(topic_partition)
+        hosted = life.node.replica_manager.hosted.online.get(topic_partition)
         if hosted is None or not hosted.is_leader:
             return False
         record = self._records.get(topic_id, topic_partition)
@@ -110,7 +110,7 @@ class DeposedChecks:
         since_us = led_us if is_clean else max(led_us, life.scheduler.resumed_us)
         age_ms = (self._cluster.world.now_us - since_us) / 1_000
         profile = self._cluster.profile
-        if not profile.lease_ms and life.node.replica_manager.in_contact():
+        if not profile.lease_ms and life.node.replica_manager.hosted.in_contact():
             # Without leases only a request deposes a leader that has a session, and a cut link can delay the request.
             return True
         if age_ms > profile.deposed_bound_ms and not record.harmed:
@@ -120,8 +120,8 @@ class DeposedChecks:
 
     def _contact_us(self, life: "BrokerLife") -> int:
         """Return when the broker's session began, or its lease was renewed late, if the renewal restored contact."""
-        renewed_us = self._renewed_us.get(life.node._proof, 0)
-        is_in_contact = renewed_us > 0 and life.node.replica_manager.in_contact()
+        renewed_us = self._renewed_us.get(life.node._contact.proof, 0)
+        is_in_contact = renewed_us > 0 and life.node.replica_manager.hosted.in_contact()
         return max(life.session_us, renewed_us if is_in_contact else 0)
 
     def _fail(self, life: "BrokerLife", record: PartitionRecord, leader_epoch: int, what: str) -> None:

@@ -53,7 +53,7 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
     if sorted(zk.isr) != sorted(record.assignment.replicas):
         return f"ISR {zk.isr} of {record.assignment.replicas}"
     leader = cluster.brokers[zk.leader].life
-    hosted = None if leader is None else leader.node.replica_manager.partitions.get(record.topic_partition)
+    hosted = None if leader is None else leader.node.replica_manager.hosted.online.get(record.topic_partition)
     if hosted is None or not hosted.is_leader or hosted.leader_epoch != zk.leader_epoch:
         return f"broker {zk.leader} does not lead in epoch {zk.leader_epoch}"
     if sorted(hosted.isr) != sorted(zk.isr):
@@ -105,7 +105,7 @@ def _lacks_only_harmed(cluster: "SimulatedCluster", life: BrokerLife) -> bool:
     """Whether the only leaderships that a broker cannot prove are of topics whose nodes have invalid data."""
     unproved = [
         cluster.checks.records.current(topic_partition)
-        for topic_partition, partition in life.node.replica_manager.partitions.items()
+        for topic_partition, partition in life.node.replica_manager.hosted.online.items()
         if partition.is_leader and not partition.is_deposed and not partition.is_leadership_proved
     ]
     return bool(unproved) and all(record is not None and record.harmed for record in unproved)
@@ -160,7 +160,7 @@ def stays_below_min_isr(cluster: "SimulatedCluster", record: PartitionRecord) ->
         return False
     topic_partition = record.topic_partition
     life = cluster.brokers[zk.leader].life
-    is_found = life is not None and topic_partition in life.node.replica_manager.damaged_logs.damaged
+    is_found = life is not None and topic_partition in life.node.replica_manager.storage.damaged_logs.damaged
     return is_found and len(zk.isr) < cluster.checks.records.min_insync_replicas(topic_partition.topic)
 
 

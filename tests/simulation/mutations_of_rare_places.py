@@ -7,8 +7,8 @@ from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.group import Group
 from paceline.broker.groups.loaded import LoadedGroups
 from paceline.broker.partition.isr_updates import IsrUpdates
-from paceline.broker.partition.offsets import offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.offsets import offsets_for_leader_epoch
 from paceline.broker.requests.proof_waits import _ProofWait
 from paceline.broker.requests.proved_calls import ProvedCalls
 from paceline.controller.channel.channel_manager import ChannelManager
@@ -44,7 +44,7 @@ def epoch_look_ups_without_proof(patches: "Patches") -> None:
     """A leader tells clients where leader epochs ended although it cannot prove its leadership."""
 
     def look_up(self: ProvedCalls, queries: Any, _timeout_ms: int, reply: Any) -> None:
-        reply(offsets_for_leader_epoch(self._manager, queries, from_client=True))
+        reply(offsets_for_leader_epoch(self._hosted, queries, from_client=True))
 
     patches.set(ProvedCalls, "offsets_for_leader_epoch", look_up)
 

@@ -15,6 +15,7 @@ from paceline.broker.requests import delete_records
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch import FetchHandler
+from paceline.broker.requests.leader_hints import hint
 from paceline.broker.requests.produce import DelayedProduce
 from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.log import log_loader, partition_log, retention
@@ -89,7 +90,7 @@ def diverging_fetch_counts(patches: "Patches") -> None:
         result = real(self, run, position, *rest)
         record, now_ms = rest[-2], rest[-1]
         if result.diverging_epoch is not None and record and run.reader.replica_id is not None:
-            partition = self._partitions.lookup(position.topic_partition)
+            partition = self._hosted.lookup(position.topic_partition)
             kept, position.last_fetched_epoch = position.last_fetched_epoch, None
             partition.record_follower_fetch(run.reader.replica_id, run.reader.broker_epoch, position, now_ms, None)
             position.last_fetched_epoch = kept
@@ -310,12 +311,12 @@ def delete_uncommitted(patches: "Patches") -> None:
     def delete(self: DeleteRecordsHandler, query: Any, result: Any) -> Any:
         topic_partition = query.topic_partition
         try:
-            partition = self._partitions.lookup(topic_partition)
+            partition = self._hosted.lookup(topic_partition)
             log = partition.leader_log(query.current_leader_epoch)
             offset = log.log_end_offset if query.before_offset is None else query.before_offset
             partition.delete_records(min(offset, log.log_end_offset))
         except PacelineError as error:
-            result.failure = failure_of(error, self._partitions.hints.hint(topic_partition))
+            result.failure = failure_of(error, hint(self._hosted, topic_partition))
             return None
         return delete_records._Pending(partition, offset, result)
 

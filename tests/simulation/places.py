@@ -215,7 +215,7 @@ class Places:
 
         def session_changed(node: BrokerNode, event: Any) -> None:
             is_new = event.state is SessionState.CONNECTED and event.session_id != node._registration.session_id
-            led = [one for one in node.replica_manager.partitions.values() if one.is_leader]
+            led = [one for one in node.replica_manager.hosted.online.values() if one.is_leader]
             if is_new and led:
                 member = next((one for one in led[0].isr if one != led[0].leader_id), None)
                 reach("a leader begins a new session", led[0].leader_id, member)
@@ -295,7 +295,7 @@ class Places:
 
         def reads(storage: GroupStorage, partition: int, _owned: Any, _found: Any, offset: int, end: int) -> None:
             topic = _hosted_topic(storage)
-            hosted = topic._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
+            hosted = topic._hosted.online.get(TopicPartition(OFFSETS_TOPIC, partition))
             if offset >= end and hosted is not None and hosted.log is not None and hosted.log.high_watermark < end:
                 reach("a load waits for the high watermark", topic._broker_id)
 

@@ -542,5 +542,5 @@ class ReplicaChecks:
     @staticmethod
     def _hosted(life: "BrokerLife", log: ObservedLog) -> Partition | None:
         node = getattr(life, "node", None)
-        hosted = None if node is None else node.replica_manager.partitions.get(log.topic_partition)
+        hosted = None if node is None else node.replica_manager.hosted.online.get(log.topic_partition)
         return hosted if hosted is not None and hosted.log is log else None

@@ -193,8 +193,8 @@ def test_a_leader_that_answers_after_a_late_renewal_of_its_lease_is_reported(clu
     deposed = broker(1, SimpleNamespace(log=log(), is_leader=True, leader_epoch=0))
     cluster.world.now_us = 30
     for renewed_us, in_contact, verdict in ((9, True, ()), (20, False, ()), (20, True, ("C12",))):
-        cluster.checks.deposed._renewed_us[deposed.node._proof] = renewed_us
-        deposed.node.replica_manager.in_contact = lambda in_contact=in_contact: in_contact
+        cluster.checks.deposed._renewed_us[deposed.node._contact.proof] = renewed_us
+        deposed.node.replica_manager.hosted.in_contact = lambda in_contact=in_contact: in_contact
         cluster.checks.end_answered(deposed, Reading("r", TP, TOPIC_ID), OffsetAnswer(TP, None, 4))
         assert violated(cluster) == verdict
 

@@ -202,7 +202,7 @@ def test_an_offset_above_the_high_watermark_is_not_returned(cluster: SimulatedCl
     life: Any = SimpleNamespace(name="broker-1", logs={OFFSETS: SimpleNamespace(high_watermark=5)})
     life.node = SimpleNamespace(
         groups=SimpleNamespace(storage=SimpleNamespace(find=lambda _group_id: group)),
-        replica_manager=SimpleNamespace(partitions={}),
+        replica_manager=SimpleNamespace(hosted=SimpleNamespace(online={})),
     )
     for group.offsets[SALES].record_offset, verdict in ((4, ()), (5, ("C14",))):
         checks.fetch_answered(checks.fetch_begins(GROUP), life)

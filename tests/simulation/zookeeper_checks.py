@@ -299,9 +299,9 @@ class ZooKeeperChecks:
         places.reach("an ISR write that adds a replica is applied", life.broker_id, broker_id)
         if record.zk is not None and len(record.zk.isr) == 2:
             places.reach("a replica joins a leader that was alone", life.broker_id, broker_id)
-        hosted = life.node.replica_manager.partitions.get(record.topic_partition)
+        hosted = life.node.replica_manager.hosted.online.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
-        if record.topic_partition in life.node.replica_manager.offline:
+        if record.topic_partition in life.node.replica_manager.hosted.offline:
             return  # Its directory failed during the write, so its known state is unknown.
         if hosted is None or hosted.log is None or follower is None or hosted.leader_epoch_start_offset is None:
             self._verdicts.check("R13", False, f"{record}: {life.name} admits {broker_id} without following it")

@@ -316,7 +316,7 @@ class BrokerUnderTest:
         self.zookeeper.crash()
         self.files.locked.clear()
         # The dead process's timers still run in virtual time; they must have no effect.
-        self.node.replica_manager._stopped = True
+        self.node.replica_manager.hosted.stopped = True
         self.node.replica_manager.fetchers.close()
         self.node._stopped = True
 
@@ -541,7 +541,7 @@ class BrokerCluster:
         leaders = [
             self.brokers[one].log(tp)
             for one in broker_ids
-            if (hosted := self.brokers[one].node.replica_manager.partitions.get(tp)) is not None and hosted.is_leader
+            if (hosted := self.brokers[one].node.replica_manager.hosted.online.get(tp)) is not None and hosted.is_leader
         ]
         if len(ends) != 1 or not all(log.high_watermark == log.log_end_offset for log in leaders):
             return False

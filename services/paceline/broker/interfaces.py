@@ -12,6 +12,7 @@ from paceline.model.control import (
     InternalTopic,
     LiveBroker,
 )
+from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 
 
@@ -69,3 +70,22 @@ class BackgroundWork(Protocol):
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
         """Run ``work``, then call ``on_done`` on the broker's scheduler with its exception, or None."""
+
+
+class ReplicaListener(Protocol):
+    """Receives what a broker's replicas mean for the rest of the broker."""
+
+    def partition_left(self, topic_partition: TopicPartition) -> None:
+        """The partition is no longer hosted, or is Offline."""
+
+    def replicas_changed(self) -> None:
+        """The controller must request the state of the replicas."""
+
+    def log_dir_failed(self, log_dir: str) -> None:
+        """A log directory has failed; called once."""
+
+    def leader_does_not_answer(self, leader_id: int, cause: str) -> None:
+        """A leader does not answer fetches."""
+
+    def fetch_connection_broke(self) -> None:
+        """A fetcher has lost the connection to its leader: with the controller's own evidence, the leader is dead."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 from paceline.log.partition_log import PartitionLog
@@ -17,21 +17,21 @@ def snapshot_of(manager: ReplicaManager, cleaner: LogCleaner, groups: GroupCoord
     """Return the metrics of a broker at present, by their names (docs/metrics.md) without ``paceline_``."""
     group_numbers = groups.numbers()
     led = manager.hosted.led()
-    traffic = manager.traffic.all
+    traffic = manager.hosted.traffic.all
     margins = [len(one.isr) - one.log.config.min_insync_replicas for one in led if one.log is not None]
     fetchers = manager.fetchers.fetchers
     log_dirs = manager.logs.log_dirs
     return {
-        "hosted_partitions": len(manager.partitions),
+        "hosted_partitions": len(manager.hosted.online),
         "leader_partitions": len(led),
-        "offline_replicas": len(manager.offline),
+        "offline_replicas": len(manager.hosted.offline),
         "under_replicated_partitions": sum(partition.is_under_replicated for partition in led),
         "under_min_isr_partitions": sum(margin < 0 for margin in margins),
         "at_min_isr_partitions": sum(margin == 0 for margin in margins),
         "reassigning_partitions": sum(bool(one.adding_replicas or one.removing_replicas) for one in led),
-        "isr_shrinks_total": manager.isr_updates.shrink_count,
-        "isr_expands_total": manager.isr_updates.expand_count,
-        "failed_isr_updates_total": manager.isr_updates.failed_count,
+        "isr_shrinks_total": manager.hosted.isr_updates.shrink_count,
+        "isr_expands_total": manager.hosted.isr_updates.expand_count,
+        "failed_isr_updates_total": manager.hosted.isr_updates.failed_count,
         "produce_requests_total": manager.produces.request_count,
         "produce_failures_total": traffic.produce_failures,
         "fetch_requests_total": manager.fetches.request_count,
@@ -46,28 +46,28 @@ def snapshot_of(manager: ReplicaManager, cleaner: LogCleaner, groups: GroupCoord
         "reassignment_bytes_out_total": traffic.reassignment_bytes_out,
         "invalid_crc_total": traffic.invalid_crc,
         "replica_fetch_requests_total": manager.fetchers.request_count,
-        "produce_purgatory_size": manager.produce_purgatory.delayed_count,
-        "fetch_purgatory_size": manager.fetch_purgatory.delayed_count,
-        "delete_records_purgatory_size": manager.delete_records_purgatory.delayed_count,
-        "produce_expirations_total": manager.produce_purgatory.expired_count,
-        "fetch_expirations_total": manager.fetch_purgatory.expired_count,
+        "produce_purgatory_size": manager.hosted.waiting_produces.delayed_count,
+        "fetch_purgatory_size": manager.hosted.waiting_fetches.delayed_count,
+        "delete_records_purgatory_size": manager.hosted.waiting_deletes.delayed_count,
+        "produce_expirations_total": manager.hosted.waiting_produces.expired_count,
+        "fetch_expirations_total": manager.hosted.waiting_fetches.expired_count,
         "proof_waits_total": manager.proofs.wait_count,
         "fetch_sessions": len(manager.fetches.sessions),
         "replica_fetchers": len(fetchers),
         "failed_partitions": len(manager.fetchers.failed),
         "replica_lag_records": manager.fetchers.max_lag(),
-        "leader_throttled_bytes_per_second": manager.quotas.leader.rate(manager.now_ms()),
-        "follower_throttled_bytes_per_second": manager.quotas.follower.rate(manager.now_ms()),
+        "leader_throttled_bytes_per_second": manager.hosted.quotas.leader.rate(manager.hosted.now_ms()),
+        "follower_throttled_bytes_per_second": manager.hosted.quotas.follower.rate(manager.hosted.now_ms()),
         "offline_log_directories": len(log_dirs) - len(manager.logs.live_log_dirs),
-        "damaged_logs": len(manager.damaged_logs.damaged),
-        "damaged_reads_total": manager.damaged_logs.damaged_reads,
+        "damaged_logs": len(manager.storage.damaged_logs.damaged),
+        "damaged_reads_total": manager.storage.damaged_logs.damaged_reads,
         "logs_set_aside": len(manager.logs.set_aside),
         "log_cleaner_runs_total": cleaner.run_count,
         "log_cleaner_bytes_total": cleaner.bytes_processed,
         "log_cleaner_bytes_removed_total": cleaner.bytes_removed,
         "log_cleaner_max_dirty_percent": cleaner.max_dirty_percent,
         "uncleanable_partitions": len(cleaner.uncleanable),
-        "topics_with_unknown_settings": len(manager.topic_configs.long_unknown()),
+        "topics_with_unknown_settings": len(manager.hosted.topic_configs.long_unknown()),
         "group_members": group_numbers.members,
         "committed_offsets": group_numbers.offsets,
         "group_partitions_loading": groups.storage.loading_count,
@@ -110,13 +110,13 @@ def label_families_of(manager: ReplicaManager, limit: int) -> defaultdict[str, R
     Partitions with a log have series, the longest hosted first. A family without series may be missing.
     """
     found: defaultdict[str, Rows] = defaultdict(dict)
-    for partition in islice((one for one in manager.partitions.values() if one.log is not None), limit):
+    for partition in islice((one for one in manager.hosted.online.values() if one.log is not None), limit):
         assert partition.log is not None
         labels = (partition.topic_partition.topic, str(partition.topic_partition.partition))
         for name, number in _partition_numbers(manager, partition, partition.log).items():
             if number is not None:
                 found[f"partition_{name}"][labels] = number
-    for topic, traffic in islice(manager.traffic.topics.items(), limit):
+    for topic, traffic in islice(manager.hosted.traffic.topics.items(), limit):
         leads, follows = manager.hosted.roles(topic)
         for name in _TOPIC_NUMBERS:
             count = getattr(traffic, name)
@@ -125,7 +125,8 @@ def label_families_of(manager: ReplicaManager, limit: int) -> defaultdict[str, R
     for fetcher in manager.fetchers.fetchers:
         labels = (str(fetcher.leader.broker_id), str(fetcher.fetcher_id))
         found["replica_fetcher_requests_total"][labels] = fetcher.request_count
-        found["replica_fetcher_unanswered_seconds"][labels] = fetcher.contact.unanswered_ms(manager.now_ms()) / 1_000
+        unanswered_ms = fetcher.contact.unanswered_ms(manager.hosted.now_ms())
+        found["replica_fetcher_unanswered_seconds"][labels] = unanswered_ms / 1_000
     live = manager.logs.live_log_dirs
     found["log_directory_offline"] = {(path,): float(path not in live) for path in manager.logs.log_dirs}
     return found

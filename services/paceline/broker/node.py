@@ -13,6 +13,7 @@ from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.interfaces import BackgroundWork, BrokerTransport
 from paceline.broker.membership.broker_configs import BrokerConfigs
+from paceline.broker.membership.contact import ClusterContact
 from paceline.broker.membership.controlled_shutdown import ControlledShutdown
 from paceline.broker.membership.heartbeats import ControllerHeartbeats
 from paceline.broker.membership.registration import BrokerRegistered, Registration
@@ -20,17 +21,19 @@ from paceline.broker.membership.replica_reports import ReplicaReports
 from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import snapshot_of
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.isr_notifier import IsrNotifier
-from paceline.broker.partition.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.replica_manager import ReplicaManager
+from paceline.broker.replication_throttle import ReplicationQuotas
 from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of, refuse_all
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
+from paceline.broker.requests.log_dirs import alter_replica_log_dirs, describe_log_dirs
+from paceline.broker.requests.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.requests.proved_calls import ProvedCalls
 from paceline.broker.storage.log_cleaner import LogCleaner
-from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
 from paceline.broker.storage.log_retention import LogRetention
 from paceline.broker.storage.meta_properties import check_cluster_id, known_cluster_id, write_cluster_id
@@ -71,12 +74,11 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Cancel
 
 
 class BrokerNode:
-    """One broker."""
+    """One broker: the `ReplicaListener` of its replicas and the `ControlListener` of requests of the controller."""
 
     def __init__(
         self,
@@ -103,15 +105,15 @@ class BrokerNode:
         self._zookeeper = PatientZooKeeper(zookeeper)
         self._logs = log_manager
         self._transport = transport
-        self._on_state_change = on_state_change
         self._on_fatal = on_fatal
+        self._rng = rng
+        self._on_state_change = on_state_change
+        # The cluster, as this broker knows it
         self.metadata = MetadataCache()
+        self._contact = ClusterContact(config, zookeeper, scheduler)
+        quotas = ReplicationQuotas(config)
         self._broker_configs = BrokerConfigs(
-            config.broker_id,
-            self._zookeeper,
-            scheduler,
-            lambda changed: self.replica_manager.quotas.apply_broker_config(changed),
-            rng,
+            config.broker_id, self._zookeeper, scheduler, quotas.apply_broker_config, rng
         )
         self._topic_configs = TopicConfigs(
             self._zookeeper,
@@ -121,54 +123,35 @@ class BrokerNode:
             rng,
             self._broker_configs.announced,
         )
-        self._proof = LeadershipProof(
-            config.zookeeper_session_timeout_ms,
-            config.controller_broker_lease_ms,
-            config.replica_fetch_wait_max_ms,
-            scheduler.now_ms(),
-        )
         self._reports = ReplicaReports(config.broker_id, self._zookeeper, scheduler, rng)
-        self.replica_manager = ReplicaManager(
+        # The replicas, and the work on their logs
+        hosted = HostedPartitions(
             config,
             scheduler,
-            log_manager,
-            self.metadata,
-            transport,
+            self._zookeeper,
             rng,
-            self._zookeeper,
-            on_state_change,
-            self._log_dir_failed,
+            self.metadata,
             self._topic_configs,
-            self._proof,
-            lambda: zookeeper.session_may_be_over,
-            self._topic_left,
-            self._reports.request,
-            lambda topic_partition: self._leadership_changed((), (topic_partition,)),
-            lambda: self._heartbeats.beat_now(),
+            quotas,
+            self._contact,
+            on_state_change,
+            self,
         )
-        self.proved_calls = ProvedCalls(self.replica_manager, self._not_serving)
+        self.replica_manager = manager = ReplicaManager(hosted, log_manager, transport, rng)
+        self._isr_writer = hosted.isr_updates.writer
+        self._isr_notifier = IsrNotifier(hosted, self._zookeeper)
         background = background or InlineWork(scheduler)
-        self._housekeeping = LogFlusher(self.replica_manager, background)
-        self._retention = LogRetention(self.replica_manager)
-        self._cleaner = LogCleaner(self.replica_manager, cleaner_background or background)
-        self._isr_writer = self.replica_manager.isr_updates.writer
-        self._isr_notifier = IsrNotifier(self.replica_manager, self._zookeeper)
-        self._rng = rng
-        self.groups = GroupCoordinator(
-            config.groups,
-            scheduler,
-            HostedOffsetsTopic(config.broker_id, config.groups, self.replica_manager, transport, self.produce),
-            self._new_member_suffix,
-        )
-        self._control = ControlRequests(
-            self.replica_manager,
-            self._zookeeper,
-            self._control_request_accepted,
-            self._control_request_refused,
-            self._leadership_changed,
-            self.groups.partitions_deleted,
-        )
+        self._housekeeping = LogFlusher(log_manager, hosted, background)
+        self._retention = LogRetention(hosted, manager.storage)
+        self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background or background)
+        # The calls of clients
+        self.proved_calls = ProvedCalls(hosted, manager.storage, manager.proofs, self._not_serving)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
+        self.groups = GroupCoordinator(
+            config.groups, scheduler, HostedOffsetsTopic(hosted, transport, self.produce), self._new_member_suffix
+        )
+        # The requests of the controller, and those to it
+        self._control = ControlRequests(manager, self._zookeeper, self)
         self._registration = Registration(
             config,
             endpoints,
@@ -177,9 +160,9 @@ class BrokerNode:
             self._zookeeper,
             rng,
             known_cluster_id(log_manager),
-            lambda: self._control.request_fence.confirmed_epoch,
+            self._highest_controller_epoch,
             self._registered,
-            self._fatal,
+            on_fatal,
             log_manager.sessions_of_dead_processes,
             log_manager.remember_session,
         )
@@ -188,12 +171,11 @@ class BrokerNode:
             scheduler,
             self._zookeeper,
             transport,
-            lambda: self.broker_epoch,
-            lambda: self.metadata.snapshot.controller_endpoints,
-            lambda: self._control.request_fence.confirmed_epoch,
-            lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
-            lambda: self.replica_manager.fetchers.leader_reports(),
-            lambda: self._stopping,
+            self._contact,
+            self.metadata,
+            self._highest_controller_epoch,
+            manager.fetchers.leader_reports,
+            self._is_stopping,
         )
         self._heard_controller_epoch = 0
         self.cluster_id: str | None = None
@@ -208,7 +190,7 @@ class BrokerNode:
     @property
     def broker_epoch(self) -> int:
         """czxid of the present registration, -1 before the first."""
-        return self.replica_manager.broker_epoch
+        return self._contact.broker_epoch
 
     def contacts(self) -> tuple[int | None, bool]:
         """Return for how many ms no active controller has answered a heartbeat, and whether ZooKeeper is connected."""
@@ -221,7 +203,7 @@ class BrokerNode:
 
         A lost ZooKeeper session alone does not make the broker unready.
         """
-        return self._was_ready and not self._stopping and self.replica_manager.serves_as_leader()
+        return self._was_ready and not self._stopping and self.replica_manager.hosted.serves_as_leader()
 
     def start(self, on_ready: Callable[[], None]) -> None:
         """Connect and register; ``on_ready`` is called once, after the first registration."""
@@ -231,16 +213,10 @@ class BrokerNode:
         self._retention.start()
         self._cleaner.start()
         self._heartbeats.start()
-        self._watch_loop()
+        self._contact.start()
         self.groups.start()
         self._isr_notifier.start()
         self._zookeeper.start(self._session_changed, self._watch_fired)
-
-    def _watch_loop(self) -> None:
-        """Record regularly that the event loop runs: after a gap, data waiting in sockets proves no leadership."""
-        if not self._stopped:
-            self._proof.loop_runs(self._scheduler.now_ms())
-            self._scheduler.call_later(self._proof.check_every_ms, self._watch_loop)
 
     def stop(self, on_done: Callable[[], None]) -> None:
         """Move leaders away if possible, answer waiting requests, write checkpoints and logs, end the session."""
@@ -258,7 +234,7 @@ class BrokerNode:
                 self._scheduler,
                 self._zookeeper,
                 self._transport,
-                lambda: self.broker_epoch,
+                self._contact,
                 lambda _clean: self._finish_stop(),
             ).start()
         else:
@@ -266,6 +242,7 @@ class BrokerNode:
 
     def _finish_stop(self) -> None:
         self._stopped = True
+        self._contact.stop()
         self._heartbeats.stop()
         self.groups.stop()
         self._isr_notifier.stop()
@@ -285,12 +262,17 @@ class BrokerNode:
         for callback in done:
             self._scheduler.call_soon(callback)
 
+    def leader_does_not_answer(self, leader_id: int, cause: str) -> None:
+        """Record that a leader does not answer fetches."""
+        self._emit(StateChangeKind.LEADER_UNREACHABLE, cause, replica=leader_id)
+
+    def fetch_connection_broke(self) -> None:
+        """Report the leader now: with the controller's own evidence, the broken connection proves that it is dead."""
+        self._heartbeats.beat_now()
+
     def controller_connection_closed(self) -> None:
         """Send a heartbeat: the controller may also have lost its connection to this broker."""
         self._heartbeats.beat_now()
-
-    def _fatal(self, error: Exception) -> None:
-        self._on_fatal(error)
 
     # Session and registration
 
@@ -300,7 +282,7 @@ class BrokerNode:
         if event.state is SessionState.CONNECTED:
             new_session = event.session_id != self._registration.session_id
             if new_session:
-                self._proof.session_began(self._scheduler.now_ms())
+                self._contact.proof.session_began(self._scheduler.now_ms())
             self._registration.connected(event.session_id)
             if not new_session:
                 self._isr_writer.connected()
@@ -315,10 +297,10 @@ class BrokerNode:
             check_cluster_id(self._logs, registered.cluster_id)
             write_cluster_id(self._logs, self._config.broker_id, registered.cluster_id, self._scheduler.wall_ms())
         except (InvalidConfigError, DamagedFileError, OSError) as error:
-            self._fatal(error)
+            self._on_fatal(error)
             return
         self.cluster_id = registered.cluster_id
-        self.replica_manager.broker_epoch = registered.broker_epoch
+        self._contact.broker_epoch = registered.broker_epoch
         self._control.request_fence.confirm(registered.controller_epoch)
         self._emit(
             StateChangeKind.BROKER_REGISTERED,
@@ -339,17 +321,23 @@ class BrokerNode:
             self._topic_configs.announced()
 
     def _topic_config_read(self, topic: str, config: LogConfig | None) -> None:
-        self.replica_manager.apply_topic_config(topic, config)
+        self.replica_manager.hosted.apply_topic_config(topic, config)
 
     def _emit(
-        self, kind: StateChangeKind, cause: str, *, broker_epoch: int | None = None, log_dir: str | None = None
+        self,
+        kind: StateChangeKind,
+        cause: str,
+        *,
+        replica: int | None = None,
+        broker_epoch: int | None = None,
+        log_dir: str | None = None,
     ) -> None:
         self._on_state_change(
             StateChange(
                 who=f"broker-{self._config.broker_id}",
                 wall_ms=self._scheduler.wall_ms(),
                 kind=kind,
-                replica=self._config.broker_id,
+                replica=self._config.broker_id if replica is None else replica,
                 broker_epoch=broker_epoch,
                 log_dir=log_dir,
                 cause=cause,
@@ -373,7 +361,15 @@ class BrokerNode:
         """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
         self._control.when_epochs_read(on_read)
 
-    def _control_request_accepted(self, stamp: ControllerStamp) -> None:
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    def _highest_controller_epoch(self) -> int:
+        """Highest epoch of a controller that ZooKeeper has confirmed."""
+        return self._control.request_fence.confirmed_epoch
+
+    def request_accepted(self, stamp: ControllerStamp) -> None:
+        """Take the consequences of a request of an active controller."""
         if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
             # The controller knows this registration, so it has handled the reported unclean restart.
             self._logs.unclean_restart_noted()
@@ -384,16 +380,13 @@ class BrokerNode:
                 # The previous controller may have died together with a leader whose connection broke: report it again.
                 self._heartbeats.beat_now()
 
-    def _control_request_refused(self, cause: str) -> None:
+    def request_refused(self, cause: str) -> None:
+        """Record a refused request."""
         self._emit(StateChangeKind.CONTROL_REFUSED, cause)
-
-    def _topic_left(self, topic: str) -> None:
-        self._topic_configs.forget(topic)
-        self.replica_manager.quotas.forget(topic)
 
     # Groups
 
-    def _leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
+    def leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
         """Load the groups of offsets partitions that this broker now leads, drop the groups of other partitions."""
         for partition in leaders:
             if partition.topic_partition.topic == OFFSETS_TOPIC:
@@ -401,6 +394,15 @@ class BrokerNode:
         for topic, index in others:
             if topic == OFFSETS_TOPIC:
                 self.groups.become_follower(index)
+
+    def partition_left(self, topic_partition: TopicPartition) -> None:
+        """Stop fetching a partition that this broker no longer has, and drop its groups."""
+        self.replica_manager.fetchers.stop((topic_partition,))
+        self.leadership_changed((), (topic_partition,))
+
+    def partitions_deleted(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """Remove the committed offsets of deleted partitions."""
+        self.groups.partitions_deleted(topic_partitions)
 
     def _new_member_suffix(self) -> str:
         """Return 32 random hexadecimal digits that make a member id unique."""
@@ -431,18 +433,18 @@ class BrokerNode:
         if refusal is not None:
             reply(ReplicaFetchResponse(0, [], refusal.code))
             return None
-        return fetch_for_follower(self.replica_manager, request, reply)
+        return fetch_for_follower(self.replica_manager.fetches, request, reply)
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         """Return the end offsets of leader epochs to a follower."""
         return refuse_all(self._not_serving(), queries, EpochAnswer) or offsets_for_leader_epoch(
-            self.replica_manager, queries, from_client=False
+            self.replica_manager.hosted, queries, from_client=False
         )
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
         """Return the digest of a range of this broker's replica."""
         refused = refuse_all(self._not_serving(), [query], DigestAnswer)
-        return refused[0] if refused else digest_range(self.replica_manager, query)
+        return refused[0] if refused else digest_range(self.replica_manager.hosted, query)
 
     def produce(
         self,
@@ -485,14 +487,15 @@ class BrokerNode:
         if refusal is not None:
             reply(FetchResponse([], 0, failure_of(refusal)))
             return None
-        return fetch_for_client(self.replica_manager, request, reply)
+        manager = self.replica_manager
+        return fetch_for_client(manager.hosted, manager.fetches, manager.proofs, request, reply)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Return replica progress of partitions that this broker leads; without ``partitions``, of all in the topic."""
-        manager = self.replica_manager
-        led = (one.topic_partition for one in manager.hosted.led() if one.topic_partition.topic == topic)
+        hosted = self.replica_manager.hosted
+        led = (one.topic_partition for one in hosted.led() if one.topic_partition.topic == topic)
         indexes = partitions or sorted(topic_partition.partition for topic_partition in led)
-        return describe_replicas(manager, topic, indexes, manager.now_ms())
+        return describe_replicas(hosted, topic, indexes, hosted.now_ms())
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error."""
@@ -517,15 +520,20 @@ class BrokerNode:
 
     def describe_log_dirs(self, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
         """Return the log directories with their replicas; None means every replica."""
-        return describe_log_dirs(self.replica_manager, wanted)
+        return describe_log_dirs(self._logs, self.replica_manager.fetchers, wanted)
 
     def alter_replica_log_dirs(self, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
         """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
-        return alter_replica_log_dirs(self.replica_manager, requested)
+        return alter_replica_log_dirs(self._logs, self.replica_manager.hosted, requested)
 
-    def _log_dir_failed(self, log_dir: str) -> None:
+    def replicas_changed(self) -> None:
+        """Make the controller request the state of the replicas."""
+        self._reports.request()
+
+    def log_dir_failed(self, log_dir: str) -> None:
+        """Report a failed log directory; the broker ends with its last."""
         self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir, log_dir=log_dir)
         if not self._logs.live_log_dirs:
-            self._fatal(KafkaStorageError("every log directory has failed"))
+            self._on_fatal(KafkaStorageError("every log directory has failed"))
             return
         self._reports.request()

@@ -18,7 +18,7 @@ def make(**config: object) -> BrokerCluster:
 
 
 def leader(cluster: BrokerCluster):  # type: ignore[no-untyped-def]
-    return cluster[1].node.replica_manager.partitions[TP]
+    return cluster[1].node.replica_manager.hosted.online[TP]
 
 
 def notifications(cluster: BrokerCluster) -> list[str]:

@@ -108,6 +108,6 @@ def test_a_stopping_broker_adds_no_fetchers() -> None:
     cluster[1].node.stop(lambda: None)
     cluster.time.run_for(100)
     cluster.decide(2, 0, (2,), is_new=True)
-    assert cluster[1].node.replica_manager.partitions[TP].leader_id == 2
+    assert cluster[1].node.replica_manager.hosted.online[TP].leader_id == 2
     cluster.time.run_for(1_000)
     assert cluster[1].transport.fetches == []

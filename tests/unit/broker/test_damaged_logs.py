@@ -60,7 +60,7 @@ def test_a_damaged_leader_goes_offline_and_is_rebuilt_from_its_successor(cluster
     assert error is ErrorCode.KAFKA_STORAGE_ERROR, "the client retries on another leader"
     assert found.count(b"value-") == 4, "records before the damage are served"
     cluster.time.run_for(50)
-    assert TP not in damaged.node.replica_manager.partitions and events(cluster) == 1
+    assert TP not in damaged.node.replica_manager.hosted.online and events(cluster) == 1
     probe = cluster.send(1, replace(cluster.partition(1, 4, (1, 2, 3)), zk_version=0))
     assert probe.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert damaged.log().log_end_offset == 10, "no log is set aside yet"
@@ -98,7 +98,7 @@ def test_a_damaged_log_that_no_assignment_names_is_not_reported_to_the_controlle
     back = cluster.boot(1, broker.files)
     cluster.time.run_until(lambda: back.node.ready, 60_000)
     cluster.update_metadata()
-    assert list(back.logs.truncated_after_clean_stop) == [TP] and TP not in back.node.replica_manager.partitions
+    assert list(back.logs.truncated_after_clean_stop) == [TP] and TP not in back.node.replica_manager.hosted.online
     before = events(cluster)
     cluster.time.run_for(120_000)
     assert events(cluster) == before
@@ -113,7 +113,7 @@ def test_the_last_isr_member_serves_its_intact_records(cluster: BrokerCluster) -
     (response,) = cluster[1].consume(5)
     assert response.results[0].batches.count(b"value-") == 5, "also records after the damage"
     cluster.time.run_for(60_000)
-    assert cluster[1].node.replica_manager.partitions[TP].is_leader
+    assert cluster[1].node.replica_manager.hosted.online[TP].is_leader
     assert cluster[1].logs.set_aside == [] and events(cluster) == 0
     numbers = cluster[1].node.metrics_snapshot()
     assert numbers["damaged_logs"] == 1 and numbers["damaged_reads_total"] >= 1
@@ -126,7 +126,7 @@ def test_a_damaged_leader_stays_while_the_other_isr_members_are_dead(cluster: Br
     flip(cluster[1], VALUES[4])
     assert read_all(cluster[1])[1] is ErrorCode.CORRUPT_MESSAGE
     cluster.time.run_for(100)
-    assert TP in cluster[1].node.replica_manager.partitions
+    assert TP in cluster[1].node.replica_manager.hosted.online
 
 
 def test_a_damaged_leader_goes_offline_when_another_replica_joins_the_isr(cluster: BrokerCluster) -> None:
@@ -137,7 +137,7 @@ def test_a_damaged_leader_goes_offline_when_another_replica_joins_the_isr(cluste
         lambda: set(cluster.state().isr) == {1, 2, 3}, 60_000
     )  # the followers have all records already
     cluster.time.run_for(60_000)
-    assert TP not in cluster[1].node.replica_manager.partitions and events(cluster) >= 1
+    assert TP not in cluster[1].node.replica_manager.hosted.online and events(cluster) >= 1
 
 
 def test_a_damaged_replica_leads_again_when_it_is_the_only_isr_member(cluster: BrokerCluster) -> None:
@@ -157,7 +157,7 @@ def test_metadata_of_the_same_leader_epoch_does_not_end_the_offline_state(cluste
     read_all(cluster[1])
     cluster.time.run_for(50)
     cluster.decide(2, 4, (2, 3), to=())
-    assert cluster[1].node.replica_manager.damaged_logs.is_offline(TP)
+    assert cluster[1].node.replica_manager.storage.damaged_logs.is_offline(TP)
     assert events(cluster) == 1
 
 
@@ -182,7 +182,7 @@ def test_damage_found_while_truncating_takes_the_follower_offline(cluster: Broke
     cluster.decide(2, 5, (2,), to=(2,))
     cluster[2].log().truncate_to(5)
     cluster.decide(2, 6, (2,), to=(2, 3))
-    cluster.time.run_until(lambda: follower.node.replica_manager.damaged_logs.is_offline(TP), 5_000)
+    cluster.time.run_until(lambda: follower.node.replica_manager.storage.damaged_logs.is_offline(TP), 5_000)
     cluster.decide(2, 7, (2,), to=(2,))
     cluster.time.run_for(50)
     cluster.send(3, cluster.partition(2, 7, (2,)), live_leaders=cluster.live([2]))
@@ -273,7 +273,7 @@ def test_a_late_stop_replica_of_an_earlier_leader_epoch_does_not_delete_an_offli
     flip(damaged, VALUES[4])
     read_all(damaged)
     cluster.time.run_for(50)
-    assert TP not in damaged.node.replica_manager.partitions
+    assert TP not in damaged.node.replica_manager.hosted.online
     late = cluster.stop_replica(1, 3, delete=True)
     assert late.partition_errors == {TP: ErrorCode.FENCED_LEADER_EPOCH}
     probe = cluster.send(1, cluster.partition(1, 5, (1, 2, 3)))

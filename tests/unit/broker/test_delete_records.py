@@ -165,7 +165,7 @@ def test_an_unreachable_follower_causes_a_timeout_and_the_records_are_deleted(cl
     cluster.time.run_for(200)
     assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.REQUEST_TIMED_OUT
     assert starts(cluster)[:2] == [7, 7]
-    assert cluster[1].node.replica_manager.delete_records_purgatory.delayed_count == 0
+    assert cluster[1].node.replica_manager.hosted.waiting_deletes.delayed_count == 0
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_a_follower_below_the_leaders_log_start_accepts_the_batch_that_contains_
     cluster = BrokerCluster((1, 3))
     cluster.cuts.add((3, 1))
     cluster.decide(1, 4, (1,), (1, 3), is_new=True)
-    manager = cluster[3].node.replica_manager
-    follower_log = FollowerLog(manager.partitions[TP], manager)
+    hosted = cluster[3].node.replica_manager.hosted
+    follower_log = FollowerLog(hosted.online[TP], hosted)
     records = [NewRecord(0, None, b"of a former leader") for _ in range(3)]
     follower_log.append(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
     across = encode_batch([NewRecord(0, None, b"%d" % n) for n in range(4)], base_offset=2, leader_epoch=4)
@@ -238,7 +238,7 @@ def test_the_log_start_of_an_empty_follower_is_durable_before_its_next_fetch() -
     for value in (b"a", b"b", b"c"):
         cluster[1].produce(value)
     cluster.time.run_for(50)
-    leader = cluster[1].node.replica_manager.partitions[TP]
+    leader = cluster[1].node.replica_manager.hosted.online[TP]
     leader.delete_records(3)
     cluster.cuts.clear()
     cluster.time.run_until(lambda: leader.followers[3].log_end_offset == 3, 20_000)
@@ -273,7 +273,7 @@ def test_a_follower_joins_the_isr_only_with_the_leaders_log_start() -> None:
     cluster.until_in_sync(1, 2)
     cluster.cuts |= {(2, 1), (1, 2)}
     cluster.decide(1, 1, (1,))
-    cluster[1].node.replica_manager.partitions[TP].delete_records(3)
+    cluster[1].node.replica_manager.hosted.online[TP].delete_records(3)
     joined_at: list[int] = []
     emit = cluster[1].node._on_state_change
 
@@ -282,7 +282,7 @@ def test_a_follower_joins_the_isr_only_with_the_leaders_log_start() -> None:
             joined_at.append(cluster[2].log().log_start_offset)
         emit(change)
 
-    cluster[1].node.replica_manager._on_state_change = watch
+    cluster[1].node.replica_manager.hosted._on_state_change = watch
     cluster.cuts.clear()
     cluster.time.run_until(lambda: cluster.state().isr == (1, 2), 60_000)
     assert joined_at == [3]

@@ -182,7 +182,7 @@ def test_a_leader_with_a_busy_controller_stays_in_contact() -> None:
     cluster[1].transport.heartbeat_answer = busy
     for _ in range(100):
         cluster.time.run_for(300)
-        assert cluster[1].node.replica_manager.in_contact(), "each request is answered in time"
+        assert cluster[1].node.replica_manager.hosted.in_contact(), "each request is answered in time"
 
 
 def test_a_sole_isr_member_answers_without_zookeeper() -> None:
@@ -390,7 +390,7 @@ def test_a_request_of_a_caller_that_left_is_dropped() -> None:
     cancel()
     cluster.time.run_for(RECENT_MS + 1)
     assert not answers
-    assert cluster[1].node.replica_manager.proofs.purgatory.delayed_count == 0
+    assert cluster[1].node.replica_manager.hosted.waiting_for_proofs.delayed_count == 0
 
 
 def test_a_fetch_session_waits_for_the_proof_of_all_its_partitions() -> None:

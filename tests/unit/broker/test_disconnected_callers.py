@@ -44,7 +44,7 @@ def fetch(cluster: BrokerCluster, session_epoch: int, session_id: int = 0, parti
 
 def waiting(cluster: BrokerCluster) -> int:
     manager = cluster[1].node.replica_manager
-    purgatories = (manager.fetch_purgatory, manager.produce_purgatory, manager.delete_records_purgatory)
+    purgatories = (manager.hosted.waiting_fetches, manager.hosted.waiting_produces, manager.hosted.waiting_deletes)
     return sum(purgatory.delayed_count + len(purgatory._watchers) for purgatory in purgatories)
 
 

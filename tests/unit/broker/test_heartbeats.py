@@ -121,7 +121,7 @@ def test_no_heartbeats_are_sent_without_leases_or_after_the_stop() -> None:
 def test_a_heartbeat_of_a_broker_with_thousands_of_leaders_is_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = with_controller_in_zookeeper()
     leaders = tuple(range(2**31 - 5_000, 2**31))
-    monkeypatch.setattr(cluster[1].node.replica_manager.fetchers, "leader_reports", lambda: (leaders,) * 3)
+    monkeypatch.setattr(cluster[1].node._heartbeats, "_leader_reports", lambda: (leaders,) * 3)
     cluster.time.run_for(PERIOD_MS + 100)
     for _, request in cluster[1].transport.heartbeats:
         assert (

@@ -33,13 +33,13 @@ def returning() -> tuple[BrokerCluster, list[object]]:
 
 
 def isr(cluster: BrokerCluster, tp: TopicPartition) -> tuple[int, ...]:
-    return cluster[1].node.replica_manager.partitions[tp].isr
+    return cluster[1].node.replica_manager.hosted.online[tp].isr
 
 
 def until_joined(cluster: BrokerCluster, tps: list[TopicPartition] = TPS) -> None:
     cluster.time.run_until(lambda: all(isr(cluster, tp) == (1, 3) for tp in tps), 20_000)
     for tp in tps:
-        partition = cluster[1].node.replica_manager.partitions[tp]
+        partition = cluster[1].node.replica_manager.hosted.online[tp]
         assert (partition.isr, partition.zk_version) == (cluster.state(tp).isr, cluster.state(tp).zk_version)
 
 
@@ -49,7 +49,7 @@ def test_the_replicas_of_a_returning_broker_join_in_few_transactions() -> None:
     multis = [write for write in writes if isinstance(write, Multi)]
     assert len(multis) <= 3 and len(writes) <= 6
     assert cluster[1].node.metrics_snapshot()["isr_expands_total"] == len(TPS)
-    assert set(cluster[1].node.replica_manager.isr_propagation.pending) <= set(TPS)
+    assert set(cluster[1].node.replica_manager.hosted.isr_updates.propagation.pending) <= set(TPS)
 
 
 def test_one_conflict_does_not_prevent_the_other_writes() -> None:
@@ -81,14 +81,14 @@ def test_a_lost_reply_to_a_batch_is_resolved_for_every_partition(losses: int) ->
 def test_a_batch_does_not_admit_a_broker_that_registered_again() -> None:
     cluster, _ = returning()
     cluster.time.run_until(
-        lambda: all(cluster[1].node.replica_manager.partitions[tp].proposal is not None for tp in TPS), 5_000
+        lambda: all(cluster[1].node.replica_manager.hosted.online[tp].proposal is not None for tp in TPS), 5_000
     )
     cluster[1].zookeeper.link.cut()
     cluster.cuts |= {(3, 1), (1, 3)}
     cluster.restart(3, wipe=True)
     cluster[1].zookeeper.link.heal()
     cluster.time.run_until(
-        lambda: all(cluster[1].node.replica_manager.partitions[tp].proposal is None for tp in TPS), 20_000
+        lambda: all(cluster[1].node.replica_manager.hosted.online[tp].proposal is None for tp in TPS), 20_000
     )
     assert {cluster.state(tp).isr for tp in TPS} == {(1,)}
 
@@ -96,7 +96,7 @@ def test_a_batch_does_not_admit_a_broker_that_registered_again() -> None:
 def test_writes_of_a_session_that_ended_are_completed_in_the_next_session() -> None:
     cluster, writes = returning()
     cluster.time.run_until(
-        lambda: all(cluster[1].node.replica_manager.partitions[tp].proposal is not None for tp in TPS), 5_000
+        lambda: all(cluster[1].node.replica_manager.hosted.online[tp].proposal is not None for tp in TPS), 5_000
     )
     cluster[1].zookeeper.link.cut()
     cluster.server.expire(cluster[1].zookeeper.session_id)

@@ -78,14 +78,14 @@ def test_a_refused_write_is_not_notified() -> None:
     lag(cluster, 3)
     cluster.decide(2, 1, (2, 3), to=[])
     cluster.time.run_for(10_000)
-    assert cluster[1].node.replica_manager.isr_propagation.pending == ()
+    assert cluster[1].node.replica_manager.hosted.isr_updates.propagation.pending == ()
     assert notifications(cluster) == []
 
 
 @pytest.mark.origin("S2-11")
 def test_a_write_with_a_version_conflict_is_not_notified_and_the_next_write_is() -> None:
     cluster = make()
-    pending = cluster[1].node.replica_manager.isr_propagation
+    pending = cluster[1].node.replica_manager.hosted.isr_updates.propagation
     cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, cluster.state().controller_epoch))
     lag(cluster, 3)
     told: list[tuple[TopicPartition, ...]] = []
@@ -110,7 +110,7 @@ def test_a_refused_joiner_is_not_notified() -> None:
     cluster.server.expire(cluster[3].zookeeper.session_id)
     cluster.time.run_for(20_000)
     assert cluster[1].said(StateChangeKind.ISR_REFUSED) and leader(cluster).isr == (1, 2)
-    assert cluster[1].node.replica_manager.isr_propagation.pending == () and notifications(cluster) == []
+    assert cluster[1].node.replica_manager.hosted.isr_updates.propagation.pending == () and notifications(cluster) == []
 
 
 def test_a_notification_that_could_not_be_written_is_written_later() -> None:

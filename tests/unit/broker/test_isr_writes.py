@@ -168,7 +168,7 @@ def test_many_partitions_write_their_isr_together() -> None:
 def test_a_record_appended_before_a_storage_failure_is_not_committed() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), (1,), is_new=True)
-    log, partition = cluster[1].log(), cluster[1].node.replica_manager.partitions[TP]
+    log, partition = cluster[1].log(), cluster[1].node.replica_manager.hosted.online[TP]
     log.append_as_leader(encode_batch([NewRecord(0, None, b"in doubt")]), 0, 0)
     log.directory.fail(OSError("no space left"))
     assert (partition.advance_high_watermark(), log.high_watermark, log.log_end_offset) == (False, 0, 1)
@@ -182,7 +182,7 @@ def test_an_isr_write_delayed_by_a_disconnect_does_not_change_a_re_created_topic
     cluster[1].zookeeper.disconnect()
     cluster.cuts.add((2, 1))
     cluster[1].produce(b"a")
-    partition = cluster[1].node.replica_manager.partitions[TP]
+    partition = cluster[1].node.replica_manager.hosted.online[TP]
     cluster.time.run_until(lambda: partition.proposal is not None, 5_000)
     cluster.time.run_for(10)
     version = partition.zk_version

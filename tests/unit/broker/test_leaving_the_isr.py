@@ -35,7 +35,7 @@ def test_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the_limi
 def test_the_timeline_of_the_specification_in_tenths() -> None:
     # lag limit 30 s, checks at 14.9, 29.9 and 44.9 s after the follower was last caught up; here in tenths.
     cluster = BrokerCluster(replica_lag_time_max_ms=3_000)
-    origin_ms = cluster[1].node.replica_manager.now_ms()
+    origin_ms = cluster[1].node.replica_manager.hosted.now_ms()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
     cluster[1].produce(b"a")

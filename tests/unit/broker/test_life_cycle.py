@@ -65,7 +65,7 @@ def test_a_failed_directory_takes_exactly_its_own_partitions_offline() -> None:
         assert answer.failure is not None and answer.failure.code is ErrorCode.KAFKA_STORAGE_ERROR
     cluster.time.run_for(1_000)
     manager = broker.node.replica_manager
-    assert list(manager.offline) == [TP] and list(manager.partitions) == [OTHER]
+    assert list(manager.hosted.offline) == [TP] and list(manager.hosted.online) == [OTHER]
     assert broker.produce(b"b", tp=OTHER)[0].failure is None
     families = label_families_of(manager, 10)
     assert families["partition_log_end_offset"] == {(OTHER.topic, str(OTHER.partition)): 2}, "its metrics are removed"
@@ -98,13 +98,13 @@ def test_a_failed_directory_removes_the_metrics_of_the_lost_role() -> None:
     broker.produce(b"a")
     cluster[2].produce(b"a", tp=followed)
     cluster.time.run_for(1_000)
-    counted = broker.node.replica_manager.traffic.of(TP.topic)
+    counted = broker.node.replica_manager.hosted.traffic.of(TP.topic)
     assert counted.messages_in == 1 and counted.replication_bytes_in > 0
     failing(broker.files, broker.log().directory.path)
     for _ in range(100):
         broker.produce(b"b")
     cluster.time.run_for(1_000)
-    assert list(broker.node.replica_manager.partitions) == [followed]
+    assert list(broker.node.replica_manager.hosted.online) == [followed]
     assert counted.messages_in == counted.replication_bytes_out == 0 and counted.replication_bytes_in > 0
 
 
@@ -138,7 +138,7 @@ def test_a_followers_failed_directory_stops_its_fetching() -> None:
     failing(cluster[2].files, "/data")
     cluster[1].produce(b"a", acks=RequiredAcks.LEADER)
     cluster.time.run_for(2_000)
-    assert list(cluster[2].node.replica_manager.offline) == [TP]
+    assert list(cluster[2].node.replica_manager.hosted.offline) == [TP]
     assert cluster[2].node.replica_manager.fetchers.state(TP) is None
 
 

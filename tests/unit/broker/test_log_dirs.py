@@ -76,7 +76,7 @@ def test_a_failed_directory_is_listed_with_its_error_and_without_replicas() -> N
     cluster = two_directories()
     failed = where(cluster)[TP]
     cluster[1].log().directory.fail(KafkaStorageError("broken"))
-    cluster[1].node.replica_manager.take_failed_dirs_offline()
+    cluster[1].node.replica_manager.storage.take_failed_dirs_offline()
     views = {view.path: view for view in cluster[1].node.describe_log_dirs(None)}
     assert isinstance(views[failed].error, KafkaStorageError)
     assert views[failed].replicas == ()
@@ -117,7 +117,7 @@ def test_a_report_that_zookeeper_refuses_is_repeated() -> None:
     cluster.delete(znodes.LOG_DIR_EVENT_NOTIFICATION)
     cluster[1].files.fails = lambda _operation, path: path.startswith("/two")
     cluster[1].node.replica_manager.logs.checkpoint_high_watermarks()
-    cluster[1].node.replica_manager.take_failed_dirs_offline()
+    cluster[1].node.replica_manager.storage.take_failed_dirs_offline()
     cluster.time.run_for(5_000)
     assert [view.error is None for view in cluster[1].node.describe_log_dirs(None)] == [True, False]
     assert not any(path.startswith(znodes.LOG_DIR_EVENT_NOTIFICATION) for path in cluster.paths())

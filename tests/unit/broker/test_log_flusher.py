@@ -91,7 +91,7 @@ def test_logs_are_flushed_together_although_one_is_deleted_meanwhile() -> None:
     cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=0))
     broker = cluster[1]
     elsewhere = Elsewhere()
-    broker.node.replica_manager._stopped = True
+    broker.node.replica_manager.hosted.stopped = True
     broker.zookeeper.close()
     broker.files.locked.clear()
     cluster.time.run_for(100)
@@ -195,6 +195,6 @@ def test_a_failed_flush_takes_its_directory_offline(error: Exception, caplog: py
     broker.files.fails = fails
     cluster.time.run_for(20_000)
     assert failing.directory.is_offline and failing.recovery_point == 0
-    assert list(broker.node.replica_manager.offline) == [TP]
+    assert list(broker.node.replica_manager.hosted.offline) == [TP]
     assert broker.log(other).recovery_point == 1 and broker.fatal == []
     assert ("nobody thought of it" in caplog.text) == isinstance(error, ValueError)

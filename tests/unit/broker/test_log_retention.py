@@ -171,9 +171,9 @@ def test_a_log_whose_retention_fails_delays_no_other(monkeypatch: pytest.MonkeyP
     cluster.time.run_for(CHECK_MS + 10)
     manager = cluster[1].node.replica_manager
     if isinstance(error, OSError):
-        assert partitions[0] in manager.offline, "its directory has failed"
+        assert partitions[0] in manager.hosted.offline, "its directory has failed"
     else:
-        assert partitions[0] in manager.damaged_logs.damaged
+        assert partitions[0] in manager.storage.damaged_logs.damaged
         assert cluster[1].log(partitions[1]).log_start_offset == 1
 
 
@@ -195,10 +195,12 @@ def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(ov
     cluster[1].zookeeper.link.cut()
     cluster.decide(1, 1, (1,))
     cluster.time.run_for(3_000)
-    assert cluster[1].node.replica_manager.topic_configs.get(TP.topic) is None, "precondition of this test"
+    assert cluster[1].node.replica_manager.hosted.topic_configs.get(TP.topic) is None, "precondition of this test"
     assert cluster[1].log().log_start_offset == 0
     cluster[1].zookeeper.link.heal()
-    cluster.time.run_until(lambda: cluster[1].node.replica_manager.topic_configs.get(TP.topic) is not None, 30_000)
+    cluster.time.run_until(
+        lambda: cluster[1].node.replica_manager.hosted.topic_configs.get(TP.topic) is not None, 30_000
+    )
     cluster.time.run_for(3_000)
     assert cluster[1].log().log_start_offset == 0
 

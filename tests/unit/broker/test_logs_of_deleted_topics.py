@@ -79,7 +79,7 @@ def test_a_late_repeated_leader_and_isr_does_not_re_create_a_deleted_replica(clu
     stop = StopReplicaRequest(cluster.stamp(3), (deleted,))
     assert broker.node.handle_control(stop).partition_errors[TP] is ErrorCode.NONE
     assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID
-    assert TP not in broker.node.replica_manager.partitions and broker.logs.get(TP) is None
+    assert TP not in broker.node.replica_manager.hosted.online and broker.logs.get(TP) is None
     assert decide(cluster, replace(NEW, topic_id="the-id-of-the-next-topic")) is ErrorCode.NONE
 
 
@@ -89,7 +89,7 @@ def test_a_removed_replica_is_hosted_again_only_in_a_later_leader_epoch(cluster:
     assert cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (moved,))).error is ErrorCode.NONE
     for late in (NEW, replace(NEW, leader_epoch=4)):
         assert decide(cluster, late) is ErrorCode.STALE_CONTROLLER_EPOCH
-    assert TP not in cluster[3].node.replica_manager.partitions and cluster[3].logs.get(TP) is None
+    assert TP not in cluster[3].node.replica_manager.hosted.online and cluster[3].logs.get(TP) is None
     assert decide(cluster, replace(NEW, leader_epoch=5)) is ErrorCode.NONE
 
 
@@ -129,6 +129,6 @@ def test_an_old_log_in_a_failed_directory_refuses_leadership_of_the_new_topic() 
     broker = cluster.boot(3, broker.files, dirs=("/data", "/more"))
     cluster.time.run_until(lambda: broker.node.ready, 10_000)
     broker.log().directory.fail(OSError("gone"))
-    broker.node.replica_manager.take_failed_dirs_offline()
+    broker.node.replica_manager.storage.take_failed_dirs_offline()
     assert decide(cluster, replace(NEW, is_new=True)) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert TP not in broker.node.replica_manager.partitions and broker.logs.set_aside == []
+    assert TP not in broker.node.replica_manager.hosted.online and broker.logs.set_aside == []

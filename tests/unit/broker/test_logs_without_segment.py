@@ -68,4 +68,4 @@ def test_the_last_isr_member_leads_with_its_remaining_records_until_another_memb
     assert cluster[1].log().log_end_offset == 12 and cluster[1].logs.set_aside == []
     cluster.time.run_until(lambda: set(cluster.state().isr) == {1, 2, 3}, 60_000)
     cluster.time.run_for(60_000)
-    assert TP not in cluster[1].node.replica_manager.partitions, "the followers still have all records"
+    assert TP not in cluster[1].node.replica_manager.hosted.online, "the followers still have all records"

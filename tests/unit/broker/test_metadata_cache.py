@@ -118,7 +118,7 @@ def test_offline_replicas_are_updated_within_an_unchanged_epoch() -> None:
 
 def test_a_delayed_repetition_does_not_change_the_live_brokers() -> None:
     cluster = BrokerCluster()
-    cache = cluster[1].node.replica_manager.metadata
+    cache = cluster[1].node.replica_manager.hosted.metadata
     first = UpdateMetadataRequest(cluster.stamp(1), cluster.live([1, 2]), (), sequence=7)
     later = replace(first, live_brokers=cluster.live([1, 2, 3]), sequence=8)
     for one in (first, later, first):

@@ -80,10 +80,10 @@ def test_the_minimum_is_checked_again_after_replication() -> None:
     answer = cluster[1].produce(b"a")
     assert not answer
     # The ISR shrinks to the leader, and the offset is committed as seen by a leader that counts only itself.
-    partition = cluster[1].node.replica_manager.partitions[TP]
+    partition = cluster[1].node.replica_manager.hosted.online[TP]
     partition.isr = (1,)
     cluster[1].log().update_high_watermark(1)
-    cluster[1].node.replica_manager.produce_purgatory.check_and_complete(TP)
+    cluster[1].node.replica_manager.hosted.waiting_produces.check_and_complete(TP)
     assert code(answer) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert cluster[1].log().log_end_offset == 1
 
@@ -231,7 +231,7 @@ def test_an_error_that_can_follow_an_append_is_not_definite(fate: ErrorCode) -> 
     if fate is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         cluster.decide(2, 1, (2, 3), to=[1])
     else:
-        cluster[1].node.replica_manager.metadata = MetadataCache()
+        cluster[1].node.replica_manager.hosted.metadata = MetadataCache()
         cluster.stop_replica(1, -2, delete=True)
     assert code(answer) is fate and log.size_bytes
     assert not ERROR_CLASSES[fate].definite

@@ -122,7 +122,7 @@ class History:
         state = self.cluster.state()
         if state.leader == NO_LEADER or not self.cluster[state.leader].up:
             return
-        hosted = self.cluster[state.leader].node.replica_manager.partitions.get(TP)
+        hosted = self.cluster[state.leader].node.replica_manager.hosted.online.get(TP)
         if hosted is None or not hosted.is_leader or hosted.leader_epoch != state.leader_epoch:
             return
         high_watermark = self.cluster[state.leader].log().high_watermark

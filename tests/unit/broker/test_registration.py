@@ -77,7 +77,7 @@ def test_a_new_session_changes_only_the_broker_epoch() -> None:
     old_epoch = cluster[1].node.broker_epoch
     cluster.server.expire(cluster[1].zookeeper.session_id)
     cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 5_000)
-    assert cluster[1].node.replica_manager.partitions[TP].is_leader
+    assert cluster[1].node.replica_manager.hosted.online[TP].is_leader
     assert not cluster[
         1
     ].node.ready  # The end of the session may have deposed the leader; fetches of its followers prove otherwise.

@@ -44,7 +44,7 @@ class Follower:
         self.cluster.send(1, self.cluster.partition(leader, epoch, (2,), tp=tp))
         # The first records wait for the topic's settings.
         manager = self.broker.node.replica_manager
-        self.cluster.time.run_until(lambda: manager.topic_configs.get(tp.topic) is not None, 1_000)
+        self.cluster.time.run_until(lambda: manager.hosted.topic_configs.get(tp.topic) is not None, 1_000)
 
     @property
     def request(self) -> ReplicaFetchRequest:

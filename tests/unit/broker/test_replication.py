@@ -93,7 +93,7 @@ def test_a_returning_replica_joins_when_it_reaches_high_watermark_and_epoch_star
     for index in range(5):
         cluster[1].produce(b"new %d" % index)
     cluster.time.run_for(2_000)
-    leader = cluster[1].node.replica_manager.partitions[TP]
+    leader = cluster[1].node.replica_manager.hosted.online[TP]
     assert (leader.leader_epoch_start_offset, cluster[1].log().high_watermark) == (20, 25)
     cluster.cuts.clear()
     ends_before_joining = []
@@ -123,7 +123,7 @@ def test_a_replica_at_the_high_watermark_but_below_the_epoch_start_does_not_join
     kill(cluster, 1)
     cluster[2].transport.hold = lambda *_: True
     decision = cluster.decide(2, 2, (2,))
-    leader = cluster[2].node.replica_manager.partitions[TP]
+    leader = cluster[2].node.replica_manager.hosted.online[TP]
     assert leader.leader_epoch_start_offset == 6
     # With the leader alone in its ISR every record is committed at once, so stop the follower before it joins: end 5.
     cluster[3].transport.hold = lambda _leader, answer: (
@@ -296,7 +296,7 @@ def test_a_diverging_fetch_counts_as_no_progress() -> None:
     cluster[2].transport.hold = lambda *_: True
     cluster.decide(1, 4, (1,))
     cluster.time.run_for(100)
-    follower = cluster[1].node.replica_manager.partitions[TP].followers[2]
+    follower = cluster[1].node.replica_manager.hosted.online[TP].followers[2]
     assert cluster[2].transport.held
     assert follower.log_end_offset is None and not follower.fetched_in_epoch
 
@@ -336,7 +336,7 @@ def test_followers_learn_the_leaders_log_start() -> None:
     cluster.until_in_sync(1, 2, 3)
     cluster.time.run_for(1_100)
     assert [cluster[one].log().log_start_offset for one in (1, 2, 3)] == [4, 4, 4]
-    leader = cluster[1].node.replica_manager.partitions[TP]
+    leader = cluster[1].node.replica_manager.hosted.online[TP]
     cluster.time.run_for(1_100)
     assert leader.followers[2].log_start_offset == 4
 

@@ -100,7 +100,7 @@ def test_in_sync_replicas_never_wait(side: str) -> None:
     for _ in range(5):
         answer = cluster[1].produce(RECORD)
         cluster.time.run_until(lambda answer=answer: bool(answer), 50)
-    quota = cluster[1].node.replica_manager.quotas.leader
+    quota = cluster[1].node.replica_manager.hosted.quotas.leader
     assert side == FOLLOWER or quota.rate(cluster.time.now_ms()) > 5_000
 
 
@@ -143,4 +143,4 @@ def test_a_broker_reads_its_rate_when_it_starts() -> None:
     cluster.restart(2)
     cluster.time.run_for(1_000)
     manager = cluster[2].node.replica_manager
-    assert (manager.quotas.leader.limit, manager.quotas.follower.limit) == (5, 6)
+    assert (manager.hosted.quotas.leader.limit, manager.hosted.quotas.follower.limit) == (5, 6)

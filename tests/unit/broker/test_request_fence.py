@@ -41,7 +41,7 @@ def test_a_restarted_broker_refuses_a_leader_and_isr_for_its_earlier_registratio
     assert again.node.broker_epoch == -1
     with pytest.raises(ControlRequestDeferredError):
         again.node.handle_control(LeaderAndIsrRequest(stamp, (), (cluster.partition(2, 1, (2, 3)),)))
-    assert TP not in again.node.replica_manager.partitions
+    assert TP not in again.node.replica_manager.hosted.online
 
 
 def cluster_with_a_controller() -> BrokerCluster:
@@ -97,7 +97,7 @@ def test_stop_replica_of_an_older_controller_neither_stops_nor_deletes(delete: b
     state = StopReplicaPartition(TP, "topic-id-of-orders-one", 0, delete)
     request = StopReplicaRequest(cluster.stamp(2, controller_epoch=1), (state,))
     assert cluster[2].node.handle_control(request).error is ErrorCode.STALE_CONTROLLER_EPOCH
-    assert TP in manager.partitions and manager.logs.get(TP) is not None
+    assert TP in manager.hosted.online and manager.logs.get(TP) is not None
     assert manager.fetchers.state(TP) is not None
 
 

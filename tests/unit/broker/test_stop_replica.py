@@ -41,7 +41,7 @@ def test_without_delete_fetching_stops_but_role_and_log_stay(cluster: BrokerClus
     assert error(cluster, 3, 4) is ErrorCode.NONE
     cluster[1].produce(b"b")
     cluster.time.run_for(3_000)
-    partition = cluster[3].node.replica_manager.partitions[TP]
+    partition = cluster[3].node.replica_manager.hosted.online[TP]
     assert (partition.leader_id, partition.leader_epoch) == (1, 4)
     assert cluster[3].values() == [b"a"] and cluster[2].values() == [b"a", b"b"]
     assert (1, 0) in cluster[3].transport.closed
@@ -57,7 +57,7 @@ def test_a_stopped_replica_follows_again_in_the_next_epoch(cluster: BrokerCluste
 def test_the_delete_flag_removes_partition_and_log(cluster: BrokerCluster) -> None:
     path = cluster[2].log().path
     assert error(cluster, 2, -2, delete=True) is ErrorCode.NONE
-    assert TP not in cluster[2].node.replica_manager.partitions
+    assert TP not in cluster[2].node.replica_manager.hosted.online
     assert cluster[2].logs.get(TP) is None and not cluster[2].files.exists(path)
 
 

@@ -36,7 +36,7 @@ def has_log(cluster: BrokerCluster) -> bool:
 
 def test_a_replica_that_moved_away_is_set_aside_and_kept(cluster: BrokerCluster) -> None:
     show(cluster, MOVED)
-    assert not has_log(cluster) and TP not in cluster[3].node.replica_manager.partitions
+    assert not has_log(cluster) and TP not in cluster[3].node.replica_manager.hosted.online
     (path,) = cluster[3].logs.set_aside
     assert path.endswith("-stray") and cluster[3].files.exists(path)
     assert cluster[3].node.replica_manager.fetchers.state(TP) is None
@@ -98,11 +98,11 @@ def test_a_leader_of_a_deleted_topic_stops_when_a_newer_controller_sends_the_re_
 ) -> None:
     shown = replace(MOVED, topic_id="another-topic-of-the-name", leader=2, replicas=(2, 3), isr=(2, 3))
     show(cluster, shown, initial=False, broker_id=1)
-    assert cluster[1].node.replica_manager.partitions[TP].is_leader, (
+    assert cluster[1].node.replica_manager.hosted.online[TP].is_leader, (
         "the metadata is of the controller that made it leader"
     )
     cluster.set_controller_epoch(cluster.controller_epoch + 1)
     show(cluster, shown, initial=False, broker_id=1)
-    assert TP not in cluster[1].node.replica_manager.partitions and cluster[1].logs.get(TP) is None
+    assert TP not in cluster[1].node.replica_manager.hosted.online and cluster[1].logs.get(TP) is None
     (path,) = cluster[1].logs.set_aside
     assert path.endswith("-stray") and cluster[1].files.exists(path)

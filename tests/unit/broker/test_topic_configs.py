@@ -55,7 +55,7 @@ def test_nothing_is_committed_before_the_settings_are_known() -> None:
     configure(cluster, announce=False, min_insync_replicas="2")
     cluster[1].zookeeper.link.cut()
     cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
-    partition = cluster[1].node.replica_manager.partitions[TP]
+    partition = cluster[1].node.replica_manager.hosted.online[TP]
     answer = cluster[1].produce(b"a")
     early = cluster[1].produce(b"b", timeout_ms=100)
     cluster.time.run_for(1_000)
@@ -119,7 +119,7 @@ def test_a_change_that_zookeeper_refuses_to_read_applies_when_it_can_be_read(unr
     configure(cluster, min_insync_replicas="2")
 
     def applied() -> tuple[bool, bool]:
-        return min_isr(cluster) == 2, cluster[1].node.replica_manager.quotas.leader.limit == 1_000
+        return min_isr(cluster) == 2, cluster[1].node.replica_manager.hosted.quotas.leader.limit == 1_000
 
     cluster.time.run_for(5_000)
     assert not all(applied())
@@ -350,7 +350,7 @@ def test_the_last_read_settings_apply_while_their_node_does_not_parse() -> None:
     change = znodes.encode_config_change(f"topics/{TP.topic}")
     cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, change, sequential=True))
     cluster.time.run_for(100)
-    assert not cluster[1].node.replica_manager.topic_configs.deletion_is_known(TP.topic)
+    assert not cluster[1].node.replica_manager.hosted.topic_configs.deletion_is_known(TP.topic)
     assert cluster[1].produce(b"a")[0].failure is None
     assert cluster[1].log().config.retention_ms == 1_000
 
@@ -362,9 +362,9 @@ def test_with_unreadable_settings_the_brokers_defaults_apply_and_nothing_is_dele
     cluster.decide(1, 0, (1,), is_new=True)
     cluster.time.run_for(100)
     manager = cluster[1].node.replica_manager
-    assert manager.partitions[TP].min_insync_replicas == cluster[1].logs.default_config.min_insync_replicas
+    assert manager.hosted.online[TP].min_insync_replicas == cluster[1].logs.default_config.min_insync_replicas
     assert cluster[1].produce(b"a")[0].failure is None
-    assert not manager.topic_configs.deletion_is_known(TP.topic)
+    assert not manager.hosted.topic_configs.deletion_is_known(TP.topic)
 
 
 def test_a_broker_that_restarts_with_unreadable_settings_accepts_acks_all() -> None:
@@ -378,7 +378,7 @@ def test_a_broker_that_restarts_with_unreadable_settings_accepts_acks_all() -> N
     cluster.decide(1, 1, (1,))
     cluster.time.run_for(100)
     assert cluster[1].produce(b"b")[0].failure is None
-    assert not cluster[1].node.replica_manager.topic_configs.deletion_is_known(TP.topic)
+    assert not cluster[1].node.replica_manager.hosted.topic_configs.deletion_is_known(TP.topic)
     cluster.time.run_for(3_600_000)
     assert cluster[1].log().log_start_offset == 0, "nothing is deleted under defaults"
 

@@ -1,7 +1,7 @@
 """Counters of a broker's data path, in total and by topic."""
 
 from paceline.broker.metrics import label_families_of
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.log_config import LogConfig
 from tests.support.broker_cluster import TP, BrokerCluster
@@ -65,7 +65,7 @@ def test_a_running_broker_counts_produced_fetched_and_replicated_bytes() -> None
     follower = cluster[2].node.metrics_snapshot()
     assert (follower["replication_bytes_in_total"], follower["bytes_in_total"]) == (size, 0)
     assert follower["reassignment_bytes_in_total"] == 0
-    assert list(cluster[1].node.replica_manager.traffic.topics) == [TP.topic]
+    assert list(cluster[1].node.replica_manager.hosted.traffic.topics) == [TP.topic]
 
 
 def numbers_of_partition(manager: ReplicaManager, limit: int = 10) -> dict[str, float]:
@@ -101,10 +101,10 @@ def test_a_deleted_partition_has_no_metrics() -> None:
     cluster.decide(1, 0, (1,), (1,), is_new=True)
     cluster[1].produce(b"a")
     manager = cluster[1].node.replica_manager
-    assert manager.traffic.topics and numbers_of_partition(manager)
+    assert manager.hosted.traffic.topics and numbers_of_partition(manager)
     cluster.stop_replica(1, 1, delete=True)
     cluster.time.run_for(100)
-    assert (manager.traffic.topics, numbers_of_partition(manager)) == ({}, {})
+    assert (manager.hosted.traffic.topics, numbers_of_partition(manager)) == ({}, {})
 
 
 def test_a_leader_returns_the_load_of_each_partition() -> None:

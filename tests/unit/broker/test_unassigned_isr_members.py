@@ -30,7 +30,7 @@ def test_the_high_watermark_waits_for_an_isr_member_that_is_no_longer_assigned()
 
 def test_a_replica_that_is_no_longer_assigned_does_not_join_the_isr_again() -> None:
     cluster = make()
-    partition = cluster[2].node.replica_manager.partitions[TP]
+    partition = cluster[2].node.replica_manager.hosted.online[TP]
     partition.isr = (2, 3)
     cluster.decide(2, 1, (1, 2, 3), replicas=(2, 3), to=())
     cluster.send(1, cluster.partition(2, 1, (2, 3), replicas=(1, 2, 3)))

@@ -27,7 +27,7 @@ def made() -> BrokerCluster:
 
 
 def leader(cluster: BrokerCluster):  # type: ignore[no-untyped-def]
-    return cluster[1].node.replica_manager.partitions[TP]
+    return cluster[1].node.replica_manager.hosted.online[TP]
 
 
 # S0-8

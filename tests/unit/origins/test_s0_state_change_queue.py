@@ -213,7 +213,7 @@ def test_today_the_replica_is_deleted_on_disk_when_its_broker_returns() -> None:
     cluster.boot(2, cluster[2].files)
     cluster.time.run_until(lambda: znodes.delete_topic_path("orders") not in cluster.paths(), 20_000)
     assert cluster[2].logs.get(TP) is None and not cluster[2].files.exists(path)
-    assert TP not in cluster[2].node.replica_manager.partitions
+    assert TP not in cluster[2].node.replica_manager.hosted.online
     assert znodes.topic_path("orders") not in cluster.paths()
 
 
@@ -269,7 +269,7 @@ def test_today_a_new_replica_is_created_in_the_current_epoch_only() -> None:
     for stale in (3, 4):
         again = cluster.send(2, cluster.partition(1, stale, (1,), (1, 2), is_new=True))
         assert again.partition_errors[TP] is ErrorCode.STALE_CONTROLLER_EPOCH
-    assert cluster[2].node.replica_manager.partitions[TP].leader_epoch == decision.leader_epoch
+    assert cluster[2].node.replica_manager.hosted.online[TP].leader_epoch == decision.leader_epoch
 
 
 @pytest.mark.origin("S0-4")

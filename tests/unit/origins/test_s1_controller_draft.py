@@ -224,8 +224,8 @@ def test_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -> None
         "no request is sent to a broker that is down"
     )
     broker = cluster.restart(3)
-    cluster.time.run_until(lambda: TP in broker.node.replica_manager.partitions, 5_000)
-    hosted = broker.node.replica_manager.partitions[TP]
+    cluster.time.run_until(lambda: TP in broker.node.replica_manager.hosted.online, 5_000)
+    hosted = broker.node.replica_manager.hosted.online[TP]
     cluster.time.run_until(lambda: hosted.leader_id == 2, 5_000)
     cluster.until_in_sync(2, 3)
     assert broker.values() == [b"a", b"b", b"c"]

@@ -135,7 +135,7 @@ def test_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed(
     record_property("orderly stop, leader moved (ms)", cluster.time._now_ms - begun_ms)
     registration = znodes.broker_path(1)
     assert not closed and cluster.server.tree.get(registration) is not None
-    assert not stopping.node.replica_manager._stopped, "it still answers while its partitions move"
+    assert not stopping.node._stopped, "it still answers while its partitions move"
     answer = cluster[2].produce(b"b", acks=RequiredAcks.ALL)
     cluster.time.run_until(lambda: bool(closed), 10_000)
     moved = state_of(cluster)

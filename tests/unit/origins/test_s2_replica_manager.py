@@ -67,7 +67,7 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
 def test_every_operation_on_a_partition_without_metadata_answers_unknown() -> None:
     cluster = BrokerCluster((1, 2))
     assert set(answers(cluster[ME], TP).values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert TP not in cluster[ME].node.replica_manager.partitions and cluster[ME].logs.get(TP) is None
+    assert TP not in cluster[ME].node.replica_manager.hosted.online and cluster[ME].logs.get(TP) is None
 
 
 @pytest.mark.origin("S2-1")
@@ -95,7 +95,7 @@ def test_every_operation_on_an_offline_partition_answers_a_storage_error_until_i
     for _ in range(100):
         broker.produce(b"b", tp=TP)
     cluster.time.run_for(1_000)
-    assert list(broker.node.replica_manager.offline) == [TP]
+    assert list(broker.node.replica_manager.hosted.offline) == [TP]
     assert set(answers(broker, TP).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}
     served = {name: code for name, code in answers(broker, OTHER).items() if name != "replica fetch"}
     assert set(served.values()) == {None}, "the partition on the other disk is unchanged"
@@ -108,7 +108,7 @@ def test_every_operation_on_an_offline_partition_answers_a_storage_error_until_i
     assert repaired.partition_errors[TP] is ErrorCode.NONE
     answer = again.produce(b"c")
     cluster.time.run_until(lambda: bool(answer), 5_000)
-    assert (answer[0].failure, list(again.node.replica_manager.offline)) == (None, [])
+    assert (answer[0].failure, list(again.node.replica_manager.hosted.offline)) == (None, [])
 
 
 @pytest.mark.origin("S2-3")
@@ -164,8 +164,8 @@ def test_disks_that_die_during_role_changes_fail_only_their_partitions() -> None
     assert response.error is ErrorCode.NONE
     assert response.partition_errors == {TP: storage, OTHER: fine, THIRD: storage, FOURTH: fine}
     manager = broker.node.replica_manager
-    assert list(manager.offline) == [TP, THIRD] and len(broker.logs.live_log_dirs) == 2
-    assert {tp: one.leader_id for tp, one in manager.partitions.items()} == {OTHER: ME, FOURTH: 2}
+    assert list(manager.hosted.offline) == [TP, THIRD] and len(broker.logs.live_log_dirs) == 2
+    assert {tp: one.leader_id for tp, one in manager.hosted.online.items()} == {OTHER: ME, FOURTH: 2}
 
 
 @pytest.mark.origin("S2-3")
@@ -199,7 +199,7 @@ def test_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_role(
         cluster.until_in_sync(1, 2, tp=tp)
     leading = {f"topic_{name}_total" for name in LEADING}
     following = {f"topic_{name}_total" for name in FOLLOWING}
-    traffic = cluster[ME].node.replica_manager.traffic
+    traffic = cluster[ME].node.replica_manager.hosted.traffic
     counted = traffic.of(TP.topic)
     assert counted.bytes_in and counted.messages_in == 2 and counted.replication_bytes_out
     assert leading <= topic_series(cluster[ME], TP.topic) and not following & topic_series(cluster[ME], TP.topic)
@@ -242,7 +242,7 @@ def test_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.Monke
     cluster.cuts.clear()
     cluster.decide(2, 2, (1, 2), to=[1, 2])
     manager = cluster[3].node.replica_manager
-    hosted = manager.partitions[TP]
+    hosted = manager.hosted.online[TP]
     log = cluster[3].log()
 
     def traced(owner: object, name: str, label: Callable[..., str]) -> None:
@@ -294,17 +294,17 @@ def test_a_successful_isr_write_lists_exactly_its_partition_until_it_is_notified
         cluster[1].produce(b"a", tp=tp)
         cluster.until_in_sync(1, 2, 3, tp=tp)
     manager = cluster[1].node.replica_manager
-    assert manager.isr_propagation.pending == ()
+    assert manager.hosted.isr_updates.propagation.pending == ()
     # Only the first partition lacks something at 3, so only its ISR shrinks.
     cluster.cuts.add((3, 1))
     cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
     seen: set[tuple[TopicPartition, ...]] = set()
 
     def shrunk() -> bool:
-        seen.add(manager.isr_propagation.pending)
-        return manager.partitions[TP].isr == (1, 2)
+        seen.add(manager.hosted.isr_updates.propagation.pending)
+        return manager.hosted.online[TP].isr == (1, 2)
 
     cluster.time.run_until(shrunk, 10_000)
-    seen.add(manager.isr_propagation.pending)
-    assert seen == {(), (TP,)} and manager.partitions[OTHER].isr == (1, 2, 3)
-    cluster.time.run_until(lambda: manager.isr_propagation.pending == (), 10_000)
+    seen.add(manager.hosted.isr_updates.propagation.pending)
+    assert seen == {(), (TP,)} and manager.hosted.online[OTHER].isr == (1, 2, 3)
+    cluster.time.run_until(lambda: manager.hosted.isr_updates.propagation.pending == (), 10_000)

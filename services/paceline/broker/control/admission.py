@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.control.leader_epoch_fence import LeaderEpochFence
+from paceline.broker.control.stray_logs import set_aside_log_of_deleted_topic
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.storage.stray_logs import set_aside_log_of_deleted_topic
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import NO_EPOCH, TopicPartition
@@ -75,17 +75,17 @@ class LeaderAndIsrAdmission:
                 errors[topic_partition] = ErrorCode.UNKNOWN_LEADER_EPOCH
                 continue
             set_aside_log_of_deleted_topic(manager, state, request.stamp)
-            partition = manager.partitions.get(topic_partition) or Partition(topic_partition, manager)
+            partition = manager.hosted.online.get(topic_partition) or Partition(topic_partition, manager.hosted)
             errors[topic_partition] = reason = self._decide(partition, state, controller_epoch)
             if reason is ErrorCode.NONE:
                 admitted.setdefault(topic_partition, Admitted(partition, state))
         for partition, state in admitted.values():
-            manager.host(partition, controller_epoch, state.topic_id)
+            manager.hosted.add(partition, controller_epoch, state.topic_id)
         return list(admitted.values()), errors
 
     def _refuted(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, int]:
         """Return the partitions whose claimed leader epoch is not in ZooKeeper, with ZooKeeper's epoch."""
-        hosted = self._manager.partitions
+        hosted = self._manager.hosted.online
         rises = {}
         for state in request.partitions:
             partition = hosted.get(state.topic_partition)
@@ -100,7 +100,7 @@ class LeaderAndIsrAdmission:
     def _decide(self, partition: Partition, state: LeaderAndIsrPartition, controller_epoch: int) -> ErrorCode:
         manager = self._manager
         topic_partition = state.topic_partition
-        is_offline = topic_partition in manager.offline
+        is_offline = topic_partition in manager.hosted.offline
         log = manager.logs.get(topic_partition)
         deleted = self._deleted.refusal(state, controller_epoch)
         # A log with the requested topic id shows that the deletion failed: the replica still exists, so its role is
@@ -110,7 +110,7 @@ class LeaderAndIsrAdmission:
         if is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         reason = self._check(partition, state)
-        if reason is ErrorCode.NONE and manager.damaged_logs.maybe_take_offline(state):
+        if reason is ErrorCode.NONE and manager.storage.damaged_logs.maybe_take_offline(state):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return reason
 
@@ -125,6 +125,6 @@ class LeaderAndIsrAdmission:
             return ErrorCode.KAFKA_STORAGE_ERROR if stuck else ErrorCode.INCONSISTENT_TOPIC_ID
         if state.leader_epoch <= partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if manager.broker_id not in state.replicas:
+        if manager.hosted.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE

@@ -4,16 +4,18 @@ Source: docs/protocol/replication.md#leaderandisr-answers and the rules after it
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.deleted_replicas import DeletedReplicas
-from paceline.broker.control.leader_and_isr import LeaderAndIsrHandler, LeadershipListener
+from paceline.broker.control.leader_and_isr import LeaderAndIsrHandler
 from paceline.broker.control.leader_epoch_fence import EpochsRead, LeaderEpochFence
 from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.control.stray_logs import set_strays_aside
+from paceline.broker.partition.partition import Partition
 from paceline.broker.recipes import read_controller_epoch, read_leader_epochs
-from paceline.broker.storage.stray_logs import set_strays_aside
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.control import (
@@ -28,42 +30,40 @@ from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 
 
+class ControlListener(Protocol):
+    """Receives what a controller decides."""
+
+    def request_accepted(self, stamp: ControllerStamp) -> None:
+        """A request has passed the fence, and is about to be applied."""
+
+    def request_refused(self, cause: str) -> None:
+        """A request, controller epoch or leader epoch was refused; ``cause`` is a sentence."""
+
+    def leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
+        """See `LeadershipListener`; called at the end of each LeaderAndIsr and StopReplica."""
+
+    def partitions_deleted(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """An UpdateMetadata shows that these partitions are deleted."""
+
+
 class ControlRequests:
     """Applies a controller's decisions to the hosted partitions, or refuses them."""
 
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        zookeeper: ZooKeeper,
-        on_accepted: Callable[[ControllerStamp], None],
-        on_refused: Callable[[str], None],
-        on_leadership_change: LeadershipListener,
-        on_partitions_deleted: Callable[[Sequence[TopicPartition]], None],
-    ) -> None:
-        """Create the handler.
-
-        Args:
-            manager: the hosted partitions.
-            zookeeper: confirms controller epochs and leader epochs.
-            on_accepted: called with the stamp of each request that passed the fence, before the request is applied.
-            on_refused: gets a sentence about each refused request, controller epoch or leader epoch.
-            on_leadership_change: called at the end of each LeaderAndIsr and StopReplica.
-            on_partitions_deleted: gets the partitions that an UpdateMetadata shows to be deleted.
-        """
+    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper, listener: ControlListener) -> None:
+        """``zookeeper`` confirms controller epochs and leader epochs."""
         self._manager = manager
         self._zookeeper = zookeeper
-        self._scheduler = manager.scheduler
-        self._on_accepted = on_accepted
-        self._on_refused = on_refused
-        self._on_partitions_deleted = on_partitions_deleted
+        self._scheduler = manager.hosted.scheduler
+        self._listener = listener
         self.request_fence = RequestFence(
-            self._read_controller_epoch, lambda epoch: on_refused(f"controller epoch {epoch} is not in ZooKeeper")
+            self._read_controller_epoch,
+            lambda epoch: listener.request_refused(f"controller epoch {epoch} is not in ZooKeeper"),
         )
         self._leader_epochs = LeaderEpochFence(self._read_leader_epochs)
         deleted = DeletedReplicas()
-        admission = LeaderAndIsrAdmission(manager, self._leader_epochs, deleted, on_refused)
-        self._leader_and_isr = LeaderAndIsrHandler(manager, admission, on_leadership_change)
-        self._stop_replica = StopReplicaHandler(manager, deleted, on_leadership_change)
+        admission = LeaderAndIsrAdmission(manager, self._leader_epochs, deleted, listener.request_refused)
+        self._leader_and_isr = LeaderAndIsrHandler(manager, admission, listener.leadership_changed)
+        self._stop_replica = StopReplicaHandler(manager, deleted, listener.leadership_changed)
 
     def handle(self, request: ControlRequest) -> ControlResponse:
         """Apply a controller's decision, or refuse it because of its epochs.
@@ -71,11 +71,11 @@ class ControlRequests:
         Raises:
             ControlRequestDeferredError: ZooKeeper must confirm an epoch first; the controller retries.
         """
-        refusal = self.request_fence.check(request.stamp, self._manager.broker_epoch)
+        refusal = self.request_fence.check(request.stamp, self._manager.hosted.contact.broker_epoch)
         if refusal is not ErrorCode.NONE:
-            self._on_refused(f"{type(request).__name__} of {request.stamp}: {refusal.name}")
+            self._listener.request_refused(f"{type(request).__name__} of {request.stamp}: {refusal.name}")
             return _refused(request, refusal)
-        self._on_accepted(request.stamp)
+        self._listener.request_accepted(request.stamp)
         if isinstance(request, LeaderAndIsrRequest):
             return self._leader_and_isr.apply(request)
         if isinstance(request, StopReplicaRequest):
@@ -88,11 +88,11 @@ class ControlRequests:
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         """Replace the metadata cache, unless newer metadata of this controller was already applied."""
-        if self._manager.metadata.is_overtaken(request):
+        if self._manager.hosted.metadata.is_overtaken(request):
             return ControlResponse()
-        self._on_partitions_deleted(self._manager.metadata.update(request))
+        self._listener.partitions_deleted(self._manager.hosted.metadata.update(request))
         set_strays_aside(self._manager, request)
-        self._manager.damaged_logs.metadata_changed()
+        self._manager.storage.damaged_logs.metadata_changed()
         return ControlResponse()
 
     def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:

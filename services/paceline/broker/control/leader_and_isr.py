@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from paceline.broker.control.admission import Admitted, Errors, LeaderAndIsrAdmission
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import (
     ControlResponse,
@@ -46,22 +46,24 @@ class LeaderAndIsrHandler:
         """
         manager = self._manager
         admitted, errors = self._admission.admit(request)
-        self._make_leaders([one for one in admitted if one.state.leader == manager.broker_id], errors)
-        followers = [one for one in admitted if one.state.leader != manager.broker_id]
+        self._make_leaders([one for one in admitted if one.state.leader == manager.hosted.broker_id], errors)
+        followers = [one for one in admitted if one.state.leader != manager.hosted.broker_id]
         self._make_followers(followers, request.live_leaders, errors)
         for partition, _ in admitted:
             if partition.log is None:
-                manager.set_offline(partition)
-        manager.end_topic_roles(dict.fromkeys(partition.topic_partition.topic for partition, _ in admitted))
-        manager.start_checkpoints()
+                manager.hosted.set_offline(partition.topic_partition)
+        manager.hosted.end_topic_roles(partition.topic_partition.topic for partition, _ in admitted)
+        manager.checkpoint.start()
         manager.fetchers.close_idle()
-        manager.deliver_changes()
+        manager.hosted.deliver_changes()
         self._on_leadership_change(
             [partition for partition, _ in admitted if partition.is_leader],
             [partition.topic_partition for partition, _ in admitted if not partition.is_leader],
         )
         # Skip refused topics: nothing would remove their settings before a new topic gets the name.
-        manager.topic_configs.want(manager.hosted.among(state.topic_partition.topic for state in request.partitions))
+        manager.hosted.topic_configs.want(
+            manager.hosted.among(state.topic_partition.topic for state in request.partitions)
+        )
         return ControlResponse(partition_errors=errors, topic_ids=self._ids_not_named(request))
 
     def _make_leaders(self, leaders: list[Admitted], errors: Errors) -> None:
@@ -73,7 +75,7 @@ class LeaderAndIsrHandler:
             except (KafkaStorageError, InconsistentTopicIdError) as error:
                 errors[partition.topic_partition] = error.code
             else:
-                manager.emit(StateChangeKind.BECAME_LEADER, partition)
+                manager.hosted.emit(StateChangeKind.BECAME_LEADER, partition)
         manager.fetches.expect(dict.fromkeys(one for partition, _ in leaders for one in partition.followers))
 
     def _make_followers(self, followers: list[Admitted], live_leaders: tuple[LiveBroker, ...], errors: Errors) -> None:
@@ -83,13 +85,13 @@ class LeaderAndIsrHandler:
         is applied; only its log is created, for the checkpoint.
         """
         manager = self._manager
-        known = {broker.broker_id: broker for broker in live_leaders} | dict(manager.metadata.snapshot.brokers)
+        known = {broker.broker_id: broker for broker in live_leaders} | dict(manager.hosted.metadata.snapshot.brokers)
         manager.fetchers.stop(partition.topic_partition for partition, state in followers if state.leader in known)
         following: list[tuple[Partition, LiveBroker]] = []
         for partition, state in followers:
             try:
                 leader = known.get(state.leader)
-                rebuilt = leader is not None and manager.damaged_logs.start_rebuild(state)
+                rebuilt = leader is not None and manager.storage.damaged_logs.start_rebuild(state)
                 log = self._log(partition, state, rebuilt)
                 if leader is None:
                     partition.hold_log(state.topic_id, log)
@@ -97,17 +99,17 @@ class LeaderAndIsrHandler:
                     continue
                 if partition.make_follower(state, log):
                     following.append((partition, leader))
-                    manager.emit(StateChangeKind.BECAME_FOLLOWER, partition)
+                    manager.hosted.emit(StateChangeKind.BECAME_FOLLOWER, partition)
             except (KafkaStorageError, InconsistentTopicIdError) as error:
                 errors[partition.topic_partition] = error.code
-        manager.deliver_changes()
+        manager.hosted.deliver_changes()
         if not manager.shutting_down:
             manager.fetchers.start(following)
 
     def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
         """Return the log; ``nowhere_else`` means that no offline log directory can have it."""
         manager = self._manager
-        config = manager.topic_configs.get(state.topic_partition.topic)
+        config = manager.hosted.topic_configs.get(state.topic_partition.topic)
         is_new = state.is_new or nowhere_else
         log = manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
         if config is not None:

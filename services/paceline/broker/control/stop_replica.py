@@ -6,7 +6,7 @@ Source: docs/protocol/replication.md#stopreplica.
 from paceline.broker.control.admission import Errors
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.control.leader_and_isr import LeadershipListener
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import ControlResponse, StopReplicaPartition, StopReplicaRequest
 from paceline.model.errors import ErrorCode, KafkaStorageError
@@ -41,17 +41,17 @@ class StopReplicaHandler:
         manager.fetchers.stop(state.topic_partition for state in accepted)
         logs: dict[TopicPartition, PartitionLog] = {}
         for state in accepted:
-            partition = manager.partitions.get(state.topic_partition)
+            partition = manager.hosted.online.get(state.topic_partition)
             if state.delete_partition:
                 self._deleted.add(state, request.stamp.controller_epoch)
                 errors[state.topic_partition] = self._delete(state.topic_partition, logs)
             elif partition is not None:
-                manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
-                manager.record_change(partition, PartitionChange.ROLE)
+                manager.hosted.emit(StateChangeKind.REPLICA_STOPPED, partition)
+                manager.hosted.record_change(partition, PartitionChange.ROLE)
         self._make_deletions_durable(logs, errors)
-        manager.end_topic_roles(dict.fromkeys(state.topic_partition.topic for state in accepted))
+        manager.hosted.end_topic_roles(state.topic_partition.topic for state in accepted)
         manager.fetchers.close_idle()
-        manager.deliver_changes()
+        manager.hosted.deliver_changes()
         self._on_leadership_change([], [state.topic_partition for state in accepted])
         return ControlResponse(partition_errors=errors)
 
@@ -62,23 +62,25 @@ class StopReplicaHandler:
     def _check(self, state: StopReplicaPartition) -> ErrorCode:
         """Return an error if the replica may not be stopped: it is Offline, or it has a later leader epoch."""
         manager = self._manager
-        gone_with_log = state.delete_partition and manager.damaged_logs.is_offline(state.topic_partition)
-        if state.topic_partition in manager.offline and not gone_with_log:
+        damaged_logs = manager.storage.damaged_logs
+        gone_with_log = state.delete_partition and damaged_logs.is_offline(state.topic_partition)
+        if state.topic_partition in manager.hosted.offline and not gone_with_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH):
             return ErrorCode.NONE
-        partition = manager.partitions.get(state.topic_partition)
-        known = (
-            manager.damaged_logs.left_in_epoch(state.topic_partition) if partition is None else partition.leader_epoch
-        )
+        partition = manager.hosted.online.get(state.topic_partition)
+        known = damaged_logs.left_in_epoch(state.topic_partition) if partition is None else partition.leader_epoch
         return ErrorCode.FENCED_LEADER_EPOCH if state.leader_epoch < known else ErrorCode.NONE
 
     def _delete(self, topic_partition: TopicPartition, logs: dict[TopicPartition, PartitionLog]) -> ErrorCode:
         """Delete a replica and add its log, if any, to ``logs``; return the error on failure."""
         manager = self._manager
         log = manager.logs.get(topic_partition)
-        manager.delete(topic_partition)
-        manager.damaged_logs.forget(topic_partition)
+        partition = manager.hosted.drop(topic_partition)
+        if partition is not None:
+            manager.hosted.emit(StateChangeKind.REPLICA_DELETED, partition)
+            partition.retire()
+        manager.storage.damaged_logs.forget(topic_partition)
         if log is None:
             # The log may be in an offline directory, from which it cannot be deleted now.
             some_offline = len(manager.logs.live_log_dirs) < len(manager.logs.log_dirs)
@@ -86,9 +88,9 @@ class StopReplicaHandler:
         try:
             manager.logs.delete(topic_partition)
         except KafkaStorageError as error:
-            manager.storage_failed(topic_partition)
+            manager.storage.storage_failed()
             return error.code
-        manager.purge_later(log)
+        manager.storage.purge_later(log)
         logs[topic_partition] = log
         return ErrorCode.NONE
 
@@ -100,4 +102,4 @@ class StopReplicaHandler:
         for topic_partition, log in logs.items():
             if log.directory.is_offline:
                 errors[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
-                self._manager.storage_failed(topic_partition)
+                self._manager.storage.storage_failed()

@@ -5,19 +5,15 @@ depends only on the partition, so a partition never moves between the fetchers o
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from paceline.broker.fetcher.fetch_state import FetchState
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.model.control import LiveBroker
 from paceline.model.identifiers import TopicPartition
-from paceline.model.scheduler import Scheduler
-from paceline.model.settings import BrokerConfig
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
 _INT32 = 0xFFFFFFFF
 
@@ -44,13 +40,10 @@ def _signed(value: int) -> int:
 class FetcherManager:
     """All fetchers of a broker."""
 
-    def __init__(
-        self, config: BrokerConfig, scheduler: Scheduler, transport: BrokerTransport, host: "ReplicaManager"
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
+    def __init__(self, transport: BrokerTransport, hosted: HostedPartitions, storage: ReplicaStorage) -> None:
         self._transport = transport
-        self._host = host
+        self._hosted = hosted
+        self._storage = storage
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._owners: dict[TopicPartition, ReplicaFetcher] = {}
         self._closed_bytes = 0
@@ -89,7 +82,7 @@ class FetcherManager:
         for partition, leader in partitions:
             topic_partition = partition.topic_partition
             self.failed.pop(topic_partition, None)
-            fetcher = self._fetcher(leader, fetcher_id_for(topic_partition, self._config.num_replica_fetchers))
+            fetcher = self._fetcher(leader, fetcher_id_for(topic_partition, self._hosted.config.num_replica_fetchers))
             owner = self._owners.get(topic_partition)
             if owner is not None and owner is not fetcher:
                 owner.remove(topic_partition)
@@ -109,7 +102,7 @@ class FetcherManager:
 
     def close_idle(self) -> None:
         """Close fetchers that own no partition, except those that find out when a lost leader answers again."""
-        brokers, now_ms = self._host.metadata.snapshot.brokers, self._scheduler.now_ms()
+        brokers, now_ms = self._hosted.metadata.snapshot.brokers, self._hosted.now_ms()
         for key, fetcher in tuple(self._fetchers.items()):
             known = brokers.get(fetcher.leader.broker_id)
             is_there = known is not None and known.endpoints == fetcher.leader.endpoints
@@ -131,7 +124,7 @@ class FetcherManager:
 
     def leader_reports(self) -> tuple[tuple[int, ...], ...]:
         """Return leaders whose fetch connection broke, leaders that have not answered for long, and all others."""
-        fetchers, now_ms = self._fetchers.values(), self._scheduler.now_ms()
+        fetchers, now_ms = self._fetchers.values(), self._hosted.now_ms()
         broken = {fetcher.leader.broker_id for fetcher in fetchers if fetcher.is_broken and len(fetcher)}
         lost = {fetcher.leader.broker_id for fetcher in fetchers if fetcher.contact.is_lost(now_ms)}
         others = {fetcher.leader.broker_id for fetcher in fetchers} - lost
@@ -148,7 +141,13 @@ class FetcherManager:
         if fetcher is not None and fetcher.leader.endpoints == leader.endpoints:
             return fetcher
         made = ReplicaFetcher(
-            leader, fetcher_id, self._config, self._scheduler, self._transport, self._host, self._set_aside
+            leader,
+            fetcher_id,
+            self._transport,
+            self._hosted,
+            self._storage,
+            self._set_aside,
+            self.close_idle,
         )
         self._fetchers[key] = made
         if fetcher is not None:

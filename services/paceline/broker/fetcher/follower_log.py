@@ -3,6 +3,8 @@
 Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replication.md#follower-high-watermark.
 """
 
+from dataclasses import dataclass
+
 from paceline.broker.partition.host import PartitionHost
 from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
@@ -11,14 +13,12 @@ from paceline.replication.fetch_session import PartitionChange
 from paceline.replication.high_watermark import follower_high_watermark
 
 
+@dataclass(slots=True, eq=False)
 class FollowerLog:
     """Applies fetched data to the log of a partition."""
 
-    __slots__ = ("_host", "_partition")
-
-    def __init__(self, partition: Partition, host: PartitionHost[Partition]) -> None:
-        self._partition = partition
-        self._host = host
+    _partition: Partition
+    _host: PartitionHost[Partition]
 
     def append(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
         """Append the leader's batches, then raise high watermark and log start offset towards the leader's.

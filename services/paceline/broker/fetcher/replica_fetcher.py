@@ -8,13 +8,15 @@ Source: docs/protocol/replication.md#applying-a-fetch-response.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from paceline.broker.fetcher.fetch_state import FetchState
 from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.fetcher.leader_contact import LeaderContact
 from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LiveBroker
@@ -33,13 +35,9 @@ from paceline.model.replica_fetch import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from paceline.model.scheduler import Scheduler
-from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESSION
 from paceline.replication.truncation import truncation_point
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
 _FIRST_DELAY_DIVISOR: Final = 16
 _READERS_MS: Final = 10_000
@@ -64,19 +62,22 @@ class ReplicaFetcher:
         self,
         leader: LiveBroker,
         fetcher_id: int,
-        config: BrokerConfig,
-        scheduler: Scheduler,
         transport: BrokerTransport,
-        host: "ReplicaManager",
+        hosted: HostedPartitions,
+        storage: ReplicaStorage,
         on_failed: Callable[[TopicPartition], None],
+        on_idle: Callable[[], None],
     ) -> None:
         self.leader = leader
         self.fetcher_id = fetcher_id
-        self._config = config
-        self._scheduler = scheduler
+        self._config = config = hosted.config
+        self._scheduler = scheduler = hosted.scheduler
         self._transport = transport
-        self._host = host
+        self._hosted = hosted
+        self._storage = storage
+        self._quota = hosted.quotas.follower
         self._on_failed = on_failed
+        self._on_idle = on_idle
         self._states: dict[TopicPartition, FetchState] = {}
         self._named: dict[TopicPartition, None] = {}
         """Partitions in the leader's session, or to be put into the next session."""
@@ -121,12 +122,19 @@ class ReplicaFetcher:
         known = self._states.get(topic_partition)
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
             return
-        log, follower_log = partition.log, FollowerLog(partition, self._host)
+        log, follower_log = partition.log, FollowerLog(partition, self._hosted)
         assert log is not None
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
             follower_log.truncate_to(log.high_watermark, "no leader epoch is known")
         self.remove(topic_partition)
-        self._states[topic_partition] = FetchState(partition, follower_log, log, self._scheduler.now_ms())
+        self._states[topic_partition] = FetchState(
+            partition,
+            follower_log,
+            self._scheduler.now_ms(),
+            partition.leader_epoch,
+            log.log_end_offset,
+            log.latest_epoch,
+        )
         self._include(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> FetchState | None:
@@ -148,7 +156,7 @@ class ReplicaFetcher:
         """Send the next request if none is in flight and a partition can be fetched, or the latest request failed."""
         if self._closed or self._paused or self._in_flight is not None:
             return
-        if self._host.quotas.follower.lists_any:
+        if self._quota.lists_any:
             self._hold_back_throttled()
         if len(self._states) <= self._delayed_count and self.contact.unanswered_since_ms is None:
             return
@@ -181,7 +189,7 @@ class ReplicaFetcher:
         config = self._config
         return ReplicaFetchRequest(
             replica_id=config.broker_id,
-            broker_epoch=self._host.broker_epoch,
+            broker_epoch=self._hosted.contact.broker_epoch,
             max_wait_ms=config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -245,21 +253,21 @@ class ReplicaFetcher:
             self._advance_session(request, answer)
             self._answered_ms = self._scheduler.now_ms()
             self._apply(answer.results)
-            self._host.make_log_starts_durable()
-            self._host.deliver_changes()
+            self._storage.make_log_starts_durable()
+            self._hosted.deliver_changes()
         if not self._states:
-            self._host.fetchers.close_idle()
+            self._on_idle()
         self.run()
 
     def _note_connection(self, answer: ReplicaFetchResponse | Exception) -> None:
         cause = self.contact.ended(answer if isinstance(answer, Exception) else None, self._scheduler.now_ms())
         if cause is not None:
-            self._host.leader_does_not_answer(self.leader.broker_id, cause)
+            self._hosted.listener.leader_does_not_answer(self.leader.broker_id, cause)
         if not isinstance(answer, Exception):
             self._was_answered, self.is_broken = True, False
         elif isinstance(answer, BrokerNotAvailableError) and self._was_answered and not self.is_broken:
             self.is_broken = True
-            self._host.on_fetch_connection_broke()
+            self._hosted.listener.fetch_connection_broke()
 
     def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:
         """Restart with a full fetch: at once when only the session was lost, otherwise after the back-off."""
@@ -292,13 +300,13 @@ class ReplicaFetcher:
                 fine = self._apply_to(state, result)
             except DamagedLogError as error:
                 # This replica's own log is damaged, not the leader's data.
-                self._host.log_damaged(result.topic_partition, error)
+                self._storage.log_damaged(result.topic_partition, error)
                 fine = False
             except (CorruptMessageError, InvalidRecordError):
                 fine = False
             except KafkaStorageError as error:
                 self._fail(state, str(error))
-                self._host.storage_failed(result.topic_partition)
+                self._storage.storage_failed()
                 continue
             except Exception as error:
                 # Any other error affects only this partition; all others continue (KAFKA-8346).
@@ -346,10 +354,10 @@ class ReplicaFetcher:
         state.follower_log.append(result.batches, result.high_watermark, result.log_start_offset)
         self.bytes_in += len(result.batches)
         if result.batches:
-            is_added = self._host.broker_id in state.partition.adding_replicas
-            self._host.traffic.copied(result.topic_partition.topic, len(result.batches), is_added)
-        if self._host.quotas.follower.is_throttled(result.topic_partition):
-            self._host.quotas.follower.record(len(result.batches), self._scheduler.now_ms())
+            is_added = self._hosted.broker_id in state.partition.adding_replicas
+            self._hosted.traffic.copied(result.topic_partition.topic, len(result.batches), is_added)
+        if self._quota.is_throttled(result.topic_partition):
+            self._quota.record(len(result.batches), self._scheduler.now_ms())
         self._moved(state, log)
         state.lag = max(0, result.high_watermark - state.fetch_offset)
         return True
@@ -364,7 +372,7 @@ class ReplicaFetcher:
         Otherwise its segments would have the broker's default size. After half of ``replica.lag.time.max.ms`` the
         records are copied nevertheless.
         """
-        if not self._host.topic_configs.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
+        if not self._hosted.topic_configs.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
@@ -399,7 +407,7 @@ class ReplicaFetcher:
         topic_partition = state.partition.topic_partition
         self.remove(topic_partition)
         self._on_failed(topic_partition)
-        self._host.fetching_failed(state.partition, reason)
+        self._hosted.emit(StateChangeKind.FETCHER_FAILED, state.partition, cause=reason)
 
     # Delays
 
@@ -429,13 +437,12 @@ class ReplicaFetcher:
 
     def _hold_back_throttled(self) -> None:
         """Omit throttled replicas that are not in sync from fetches while the quota is exceeded."""
-        quota = self._host.quotas.follower
-        if not quota.is_exceeded(self._scheduler.now_ms()):
+        if not self._quota.is_exceeded(self._scheduler.now_ms()):
             return
         held = {
             topic_partition: state
             for topic_partition, state in self._states.items()
-            if not state.delayed and quota.is_throttled(topic_partition) and not state.is_in_sync
+            if not state.delayed and self._quota.is_throttled(topic_partition) and not state.is_in_sync
         }
         for topic_partition, state in held.items():
             state.delayed = True
@@ -449,9 +456,8 @@ class ReplicaFetcher:
         """Continue with replicas that need not wait any more, and check the remaining replicas again later."""
         if self._closed:
             return
-        quota = self._host.quotas.follower
-        exceeded = quota.is_exceeded(self._scheduler.now_ms())
-        free = [state for tp, state in self._held_back.items() if not exceeded or not quota.is_throttled(tp)]
+        exceeded = self._quota.is_exceeded(self._scheduler.now_ms())
+        free = [state for tp, state in self._held_back.items() if not exceeded or not self._quota.is_throttled(tp)]
         for state in free:
             del self._held_back[state.partition.topic_partition]
         if self._held_back:

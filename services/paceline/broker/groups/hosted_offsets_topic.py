@@ -2,16 +2,15 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.interfaces import BrokerTransport
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.control import InternalTopic
 from paceline.model.errors import NotLeaderOrFollowerError, PacelineError, TopicAlreadyExistsError, error_for
 from paceline.model.identifiers import NO_LEADER, TopicPartition
-from paceline.model.settings import GroupConfig
 from paceline.replication.purgatory import Cancel
 
 LOG = logging.getLogger("paceline.broker.groups")
@@ -20,29 +19,17 @@ CONTROL_LISTENER: Final = "CONTROL"
 _CREATE_TIMEOUT_MS: Final = 10_000
 
 
-class Append(Protocol):
-    """The broker's own produce call."""
-
-    def __call__(
-        self,
-        acks: RequiredAcks,
-        timeout_ms: int,
-        data: list[ProduceData],
-        reply: Callable[[list[ProduceResult]], None],
-        from_client: bool,
-    ) -> Cancel | None:
-        """Append batches and reply once."""
+Append = Callable[[RequiredAcks, int, list[ProduceData], Callable[[list[ProduceResult]], None], bool], Cancel | None]
+"""The broker's own produce call: acks, timeout in milliseconds, batches, reply, and whether a client sent them."""
 
 
 class HostedOffsetsTopic:
     """The offsets topic on this broker."""
 
-    def __init__(
-        self, broker_id: int, config: GroupConfig, manager: ReplicaManager, transport: BrokerTransport, append: Append
-    ) -> None:
-        self._broker_id = broker_id
-        self._config = config
-        self._manager = manager
+    def __init__(self, hosted: HostedPartitions, transport: BrokerTransport, append: Append) -> None:
+        self._broker_id = hosted.broker_id
+        self._config = hosted.config.groups
+        self._hosted = hosted
         self._transport = transport
         self._append = append
         self._creating = False
@@ -53,12 +40,12 @@ class HostedOffsetsTopic:
         The metadata lacks partitions that never had a leader, but these partitions count: otherwise groups would map to
         other partitions, and lose their offsets, when these partitions get a leader.
         """
-        partitions = self._manager.metadata.snapshot.topics.get(OFFSETS_TOPIC)
+        partitions = self._hosted.metadata.snapshot.topics.get(OFFSETS_TOPIC)
         return max(partitions) + 1 if partitions else None
 
     def leader_of(self, partition: int) -> int | None:
         """Return the live broker that leads a partition, None without a live leader."""
-        snapshot = self._manager.metadata.snapshot
+        snapshot = self._hosted.metadata.snapshot
         state = snapshot.partition(TopicPartition(OFFSETS_TOPIC, partition))
         if state is None or state.leader == NO_LEADER or state.leader not in snapshot.brokers:
             return None
@@ -66,14 +53,14 @@ class HostedOffsetsTopic:
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
         """Whether this broker leads the partition in that epoch, and can prove its leadership."""
-        hosted = self._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
+        hosted = self._hosted.online.get(TopicPartition(OFFSETS_TOPIC, partition))
         if hosted is None or not hosted.is_leader or hosted.leader_epoch != leader_epoch:
             return False
         return hosted.is_leadership_proved
 
     def is_known(self, topic_partition: TopicPartition) -> bool:
         """Whether the metadata of this broker has this partition of any topic."""
-        return self._manager.metadata.snapshot.partition(topic_partition) is not None
+        return self._hosted.metadata.snapshot.partition(topic_partition) is not None
 
     def bounds(self, partition: int) -> tuple[int, int, int]:
         """Return log start offset, high watermark and log end offset.
@@ -81,7 +68,7 @@ class HostedOffsetsTopic:
         Raises:
             PacelineError: this broker does not lead the partition.
         """
-        log = self._manager.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
+        log = self._hosted.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
         return log.log_start_offset, log.high_watermark, log.log_end_offset
 
     def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
@@ -90,7 +77,7 @@ class HostedOffsetsTopic:
         Raises:
             PacelineError: this broker does not lead the partition, or the log cannot be read.
         """
-        log = self._manager.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
+        log = self._hosted.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
         return log.read(offset, max_bytes, limit_offset)
 
     def append(
@@ -113,7 +100,7 @@ class HostedOffsetsTopic:
 
     def create(self) -> None:
         """Ask the controller to create the topic, unless a request is in flight or too few brokers live (KIP-115)."""
-        config, snapshot = self._config, self._manager.metadata.snapshot
+        config, snapshot = self._config, self._hosted.metadata.snapshot
         controller = next((one for one in snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None)
         if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:
             return
@@ -123,7 +110,7 @@ class HostedOffsetsTopic:
             "compression.type": "producer",
             "segment.bytes": str(config.offsets_topic_segment_bytes),
         }
-        if config.offsets_topic_replication_factor < self._manager.config.min_insync_replicas:
+        if config.offsets_topic_replication_factor < self._hosted.config.min_insync_replicas:
             # With fewer replicas than the brokers' default min.insync.replicas no commit would be accepted.
             configs["min.insync.replicas"] = str(config.offsets_topic_replication_factor)
         topic = InternalTopic(

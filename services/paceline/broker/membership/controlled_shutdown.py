@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.membership.contact import ClusterContact
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import GetData, ZkCode, ZooKeeper
@@ -61,14 +62,14 @@ class ControlledShutdown:
         scheduler: Scheduler,
         zookeeper: ZooKeeper,
         transport: BrokerTransport,
-        broker_epoch: Callable[[], int],
+        contact: ClusterContact,
         on_done: Callable[[bool], None],
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._transport = transport
-        self._broker_epoch = broker_epoch
+        self._contact = contact
         self._on_done = on_done
         self._attempt = 0
         self._timer: Cancellable | None = None
@@ -115,7 +116,7 @@ class ControlledShutdown:
             return
         self._transport.controlled_shutdown(
             endpoint,
-            ControlledShutdownRequest(self._config.broker_id, self._broker_epoch()),
+            ControlledShutdownRequest(self._config.broker_id, self._contact.broker_epoch),
             self._config.request_timeout_ms,
             lambda answer: self._answered(attempt, answer),
         )

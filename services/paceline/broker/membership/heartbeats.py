@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.membership.contact import ClusterContact
 from paceline.broker.membership.controlled_shutdown import CONTROL_LISTENER, FoundController, find_controller
+from paceline.broker.metadata_cache import MetadataCache
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, Endpoint
 from paceline.model.errors import ErrorCode
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
-
-Endpoints = Callable[[], tuple[Endpoint, ...]]
 
 REPORT_RETRY_MS: Final = 200
 REPORT_RETRIES: Final = 25
@@ -38,16 +38,15 @@ class ControllerHeartbeats:
         scheduler: Scheduler,
         zookeeper: ZooKeeper,
         transport: BrokerTransport,
-        broker_epoch: Callable[[], int],
-        controller_endpoints: Endpoints,
+        contact: ClusterContact,
+        metadata: MetadataCache,
         highest_controller_epoch: Callable[[], int],
-        on_contact: Callable[[int], None],
-        leader_reports: Callable[[], tuple[tuple[int, ...], ...]] = lambda: ((), (), ()),
-        is_stopping: Callable[[], bool] = lambda: False,
+        leader_reports: Callable[[], tuple[tuple[int, ...], ...]],
+        is_stopping: Callable[[], bool],
     ) -> None:
-        """Send no heartbeat while ``broker_epoch`` is negative, before the first registration.
+        """Send no heartbeat before the first registration.
 
-        ``on_contact`` receives the time until which this broker certainly has every request of the active controller:
+        ``contact`` receives the time until which this broker certainly has every request of the active controller:
         when it sent a heartbeat, or the oldest request that the answer calls unanswered; or when it looked up that
         ZooKeeper names no active controller.
         """
@@ -57,10 +56,9 @@ class ControllerHeartbeats:
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._transport = transport
-        self._broker_epoch = broker_epoch
-        self._controller_endpoints = controller_endpoints
+        self._contact = contact
+        self._metadata = metadata
         self._highest_controller_epoch = highest_controller_epoch
-        self._on_contact = on_contact
         self._leader_reports = leader_reports
         self._is_stopping = is_stopping
         self.answered_ms: int | None = None
@@ -99,9 +97,11 @@ class ControllerHeartbeats:
             self._search.cancel()
             self._search = None
             self._ask_zookeeper = False
-        if self._broker_epoch() < 0:
+        if self._contact.broker_epoch < 0:
             return
-        known = next((one for one in self._controller_endpoints() if one.listener == CONTROL_LISTENER), None)
+        known = next(
+            (one for one in self._metadata.snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None
+        )
         if known is not None and not self._ask_zookeeper:
             self._send(attempt, known)
             return
@@ -122,7 +122,7 @@ class ControllerHeartbeats:
         if found.endpoint is not None:
             self._send(attempt, found.endpoint)
         elif not found.is_named:
-            self._on_contact(asked_ms)
+            self._contact.proof.controller_answered(asked_ms, self._scheduler.now_ms())
             self._retry_report()
 
     def _not_found(self, attempt: int) -> None:
@@ -135,7 +135,7 @@ class ControllerHeartbeats:
         self._transport.broker_heartbeat(
             controller,
             BrokerHeartbeatRequest(
-                self._broker_id, self._broker_epoch(), broken, unreachable, reached, self._is_stopping()
+                self._broker_id, self._contact.broker_epoch, broken, unreachable, reached, self._is_stopping()
             ),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),
@@ -146,7 +146,7 @@ class ControllerHeartbeats:
         if not isinstance(answer, Exception) and answer.error is ErrorCode.NONE and not is_overtaken:
             self.answered_ms = self._scheduler.now_ms()
             # A request that has not arrived may name a successor.
-            self._on_contact(asked_ms - answer.unanswered_ms)
+            self._contact.proof.controller_answered(asked_ms - answer.unanswered_ms, self.answered_ms)
         if attempt != self._attempt:
             # Too late to prove the present state; the controller is slow or dead.
             return

@@ -13,6 +13,7 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from paceline.coordination import znodes
@@ -305,13 +306,11 @@ class TopicConfigs:
             self._retries.schedule(self._list)
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    __slots__ = ("then", "timer", "topics")
-
-    def __init__(self, topics: dict[str, None], then: Callable[[], None]) -> None:
-        self.topics = topics
-        self.then = then
-        self.timer: Cancellable | None = None
+    topics: dict[str, None]
+    then: Callable[[], None]
+    timer: Cancellable | None = None
 
 
 _Settings = Mapping[str, str] | MalformedZnodeError

@@ -1,4 +1,4 @@
-"""A partition on this broker: leadership, ISR, high watermark, and the manager of all partitions.
+"""A partition on this broker: leadership, ISR and high watermark; and all partitions that the broker hosts.
 
-Read `partition.py` first, then `replica_manager.py`.
+Read `partition.py` first, then `hosted_partitions.py`.
 """

@@ -3,8 +3,8 @@
 from typing import Protocol, TypeVar
 
 from paceline.broker.membership.topic_configs import TopicConfigs
+from paceline.broker.metadata_cache import MetadataCache
 from paceline.log.partition_log import PartitionLog
-from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.follower_progress import FollowerProgress
@@ -17,6 +17,7 @@ class PartitionHost(Protocol[P]):
 
     broker_id: int
     config: BrokerConfig
+    metadata: MetadataCache
     topic_configs: TopicConfigs
 
     def now_ms(self) -> int:
@@ -27,12 +28,6 @@ class PartitionHost(Protocol[P]):
 
     def proof_since_ms(self) -> int:
         """Return the time since which the leaderships of this broker must be proved."""
-
-    def registered_broker_epoch(self, broker_id: int) -> int | None:
-        """Epoch of a live broker, None when it is not alive."""
-
-    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
-        """Whether the replica's broker is shutting down or the replica is offline."""
 
     def maybe_expand_isr(self, partition: P, follower: FollowerProgress) -> None:
         """Propose to add a follower that has just fetched to the ISR, if it may join."""

@@ -3,7 +3,7 @@
 Source: docs/protocol/replication.md#isr-propagation. `replication/isr_propagation.py` decides when.
 """
 
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
@@ -13,11 +13,11 @@ from paceline.model.scheduler import Cancellable
 class IsrNotifier:
     """Writes the due partitions into a notification node; after a failed write they are due again."""
 
-    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper) -> None:
-        self._propagation = manager.isr_propagation
+    def __init__(self, hosted: HostedPartitions, zookeeper: ZooKeeper) -> None:
+        self._propagation = hosted.isr_updates.propagation
         self._zookeeper = zookeeper
-        self._scheduler = manager.scheduler
-        self._interval_ms = manager.config.isr_propagation_interval_ms
+        self._scheduler = hosted.scheduler
+        self._interval_ms = hosted.config.isr_propagation_interval_ms
         self._timer: Cancellable | None = None
 
     def start(self) -> None:

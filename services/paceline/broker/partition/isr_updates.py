@@ -18,6 +18,7 @@ from paceline.broker.partition.isr_proposal import IsrProposal
 from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.partition import Partition
 from paceline.coordination.interface import ZooKeeper
+from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Scheduler
 from paceline.model.state_change import StateChangeKind
@@ -33,16 +34,17 @@ class IsrUpdates:
     def __init__(
         self,
         host: PartitionHost[Partition],
-        propagation: IsrPropagation,
         zookeeper: ZooKeeper,
         scheduler: Scheduler,
         rng: random.Random,
         deliver_changes: Callable[[], None],
     ) -> None:
-        """``propagation`` gets the partitions with a new ISR; ``deliver_changes`` is called after each result."""
+        """``deliver_changes`` is called after the results."""
         self._host = host
-        self._propagation = propagation
-        self.writer = IsrWriter(host.broker_id, zookeeper, scheduler, rng, self, deliver_changes)
+        config = host.config
+        self.propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
+        """The partitions with a new ISR, of which the controller must be notified."""
+        self.writer = IsrWriter(host.broker_id, zookeeper, scheduler, rng, self._result, deliver_changes)
         self.shrink_count = 0
         self.expand_count = 0
         self.failed_count = 0
@@ -55,12 +57,13 @@ class IsrUpdates:
             # As leader it would serve deleted records again, possibly records that were never committed. The response
             # to this fetch has the log start; the follower's next fetch confirms that it starts there, too.
             return JoinRefusal.BELOW_LOG_START
+        snapshot = self._host.metadata.snapshot
         return why_not_join(
             follower,
             partition.log.high_watermark,
             partition.leader_epoch_start_offset,
-            self._host.registered_broker_epoch(follower.broker_id),
-            self._host.is_offline_replica(partition.topic_partition, follower.broker_id),
+            snapshot.registered_broker_epoch(follower.broker_id),
+            snapshot.is_offline_replica(partition.topic_partition, follower.broker_id),
         )
 
     def maybe_expand(self, partition: Partition, follower: FollowerProgress) -> None:
@@ -107,6 +110,18 @@ class IsrUpdates:
         self._host.emit(StateChangeKind.ISR_PROPOSED, partition, partition.isr, cause)
         self.writer.write(partition, partition.proposal)
 
+    def _result(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult | Exception) -> None:
+        if isinstance(result, Written):
+            self.written(partition, proposal, result.zk_version)
+            return
+        self.failed_count += 1
+        if isinstance(result, JoinerEpochStale):
+            self.refused(partition, proposal, f"broker {result.broker_ids} is not registered as it fetched")
+        elif isinstance(result, Conflict):
+            self.conflict(partition, proposal, result.current)
+        else:
+            self.unknown(partition, proposal, str(result))
+
     def written(self, partition: Partition, proposal: IsrProposal, zk_version: int) -> None:
         """Commit the proposal after it was written to ZooKeeper with this version."""
         if partition.proposal is not proposal:
@@ -118,12 +133,11 @@ class IsrUpdates:
             self._host.emit(kind, partition, old_isr)
         self.shrink_count += len(partition.isr) < len(old_isr)
         self.expand_count += len(partition.isr) > len(old_isr)
-        self._propagation.record(partition.topic_partition, self._host.now_ms())
+        self.propagation.record(partition.topic_partition, self._host.now_ms())
         self._settled(partition)
 
     def refused(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
         """Drop the proposal: it was not applied, and the state in ZooKeeper is unchanged."""
-        self.failed_count += 1
         if partition.proposal is not proposal:
             return
         partition.proposal = None
@@ -132,7 +146,6 @@ class IsrUpdates:
 
     def unknown(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
         """Record that the result is unknown; the proposal stays in the maximal ISR until the writer knows it."""
-        self.failed_count += 1
         if partition.proposal is proposal:
             self._host.emit(StateChangeKind.ISR_UNKNOWN, partition, partition.isr, reason)
 
@@ -142,7 +155,6 @@ class IsrUpdates:
         If this broker still leads in the same epoch, it continues with ``state``. Otherwise a newer LeaderAndIsr will
         follow; until then the leader proposes no change and keeps waiting for the maximal ISR.
         """
-        self.failed_count += 1
         if partition.proposal is not proposal:
             return
         self._host.emit(StateChangeKind.ISR_REFUSED, partition, partition.isr, "written by another process")

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from paceline.broker.partition.isr_batch import IsrWrite, write_isrs
 from paceline.broker.partition.isr_proposal import IsrProposal
@@ -11,7 +11,7 @@ from paceline.broker.partition.partition import Partition
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
-from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr
+from paceline.coordination.isr_write import IsrWriteResult, Written, write_isr
 from paceline.model.backoff import Retries
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Scheduler
@@ -21,22 +21,6 @@ BATCH_SIZE: Final = 500
 BATCHES_IN_FLIGHT: Final = 4
 
 _Pair = tuple[Partition, IsrProposal]
-
-
-class IsrResults(Protocol):
-    """Receives the result of each write once, and `unknown` before each further attempt."""
-
-    def written(self, partition: Partition, proposal: IsrProposal, zk_version: int) -> None:
-        """Receive the version of the written state."""
-
-    def refused(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
-        """The state is unchanged, because a joiner is not registered with the broker epoch of its fetch."""
-
-    def conflict(self, partition: Partition, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
-        """Receive the state that another process has written, None without a state node."""
-
-    def unknown(self, partition: Partition, proposal: IsrProposal, reason: str) -> None:
-        """The write may or may not have been applied."""
 
 
 class IsrWriter:
@@ -54,15 +38,15 @@ class IsrWriter:
         zookeeper: ZooKeeper,
         scheduler: Scheduler,
         rng: random.Random,
-        results: IsrResults,
+        on_result: Callable[[Partition, IsrProposal, IsrWriteResult | Exception], None],
         on_outcome: Callable[[], None],
     ) -> None:
-        """``on_outcome`` is called after ``results`` has received one or several results."""
+        """``on_result`` gets each result, an exception while it is unknown; ``on_outcome`` follows one or several."""
         self._broker_id = broker_id
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._retries = Retries(scheduler, rng)
-        self._results = results
+        self._on_result = on_result
         self._on_outcome = on_outcome
         self._queue: list[_Pair] = []
         self._scheduled = False
@@ -127,7 +111,7 @@ class IsrWriter:
                     self._write_alone(partition, proposal)
                 else:
                     self._retries.reset()
-                    self._results.written(partition, proposal, result.zk_version)
+                    self._on_result(partition, proposal, result)
             self._on_outcome()
             self._flush()
 
@@ -162,16 +146,11 @@ class IsrWriter:
 
     def _done(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult) -> None:
         self._retries.reset()
-        if isinstance(result, JoinerEpochStale):
-            self._results.refused(partition, proposal, f"broker {result.broker_ids} is not registered as it fetched")
-        elif isinstance(result, Conflict):
-            self._results.conflict(partition, proposal, result.current)
-        else:
-            self._results.written(partition, proposal, result.zk_version)
+        self._on_result(partition, proposal, result)
         self._on_outcome()
 
     def _failed(self, partition: Partition, proposal: IsrProposal, error: Exception) -> None:
-        self._results.unknown(partition, proposal, str(error))
+        self._on_result(partition, proposal, error)
         if isinstance(error, SessionLostError):
             self._waiting.append((partition, proposal))
         else:

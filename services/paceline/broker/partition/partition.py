@@ -10,6 +10,7 @@ Invariants (docs/protocol/replication.md):
 """
 
 import sys
+from dataclasses import dataclass, field
 
 from paceline.broker.partition.host import PartitionHost
 from paceline.broker.partition.isr_proposal import IsrProposal
@@ -35,73 +36,46 @@ from paceline.replication.isr import why_not_eligible
 from paceline.replication.leadership_proof import NEVER, proved_ms
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Partition:
     """A hosted partition. Created without a role: leader none, epoch -1."""
 
-    __slots__ = (
-        "_host",
-        "adding_replicas",
-        "assigned_broker_epoch",
-        "assigned_controller_epoch",
-        "bytes_in",
-        "bytes_out",
-        "confirmed_ms",
-        "controller_epoch",
-        "followers",
-        "in_sync_at_epoch",
-        "is_deposed",
-        "isr",
-        "leader_epoch",
-        "leader_epoch_start_offset",
-        "leader_id",
-        "log",
-        "proposal",
-        "read_by_clients",
-        "removing_replicas",
-        "replicas",
-        "sessions",
-        "topic_id",
-        "topic_partition",
-        "zk_version",
-    )
-
-    def __init__(self, topic_partition: TopicPartition, host: "PartitionHost[Partition]") -> None:
-        self._host = host
-        self.topic_partition = topic_partition
-        self.topic_id: str | None = None
-        self.log: PartitionLog | None = None
-        self.leader_id = NO_LEADER
-        self.leader_epoch = NO_EPOCH
-        self.zk_version = -1
-        self.controller_epoch = -1
-        """Epoch of the controller that decided the leadership; ISR writes keep it."""
-        self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.removing_replicas: tuple[int, ...] = ()
-        self.isr: tuple[int, ...] = ()
-        """Committed in-sync replicas while leading, empty while following."""
-        self.in_sync_at_epoch = False
-        """Whether this follower was in the ISR at the start of its leader epoch."""
-        self.leader_epoch_start_offset: int | None = None
-        self.followers: dict[int, FollowerProgress] = {}
-        self.proposal: IsrProposal | None = None
-        self.read_by_clients = False
-        """Whether clients have read from this follower in its present role, and may wait for more."""
-        self.sessions: dict[FetchSession, None] = {}
-        """Fetch sessions that include this partition."""
-        self.assigned_broker_epoch = -1
-        """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
-        self.assigned_controller_epoch = -1
-        """Controller epoch of that LeaderAndIsr."""
-        self.is_deposed = False
-        """Whether this broker knows that it has lost the leadership: an ISR write found another leader or no state
-        node, or a LeaderAndIsr named a leader without a known address."""
-        self.confirmed_ms = NEVER
-        """Time at which this leader epoch began, or an ISR write last confirmed it."""
-        self.bytes_in = 0
-        """Bytes that producers have appended to this replica, in all leader epochs."""
-        self.bytes_out = 0
-        """Bytes that consumers have read from this replica."""
+    topic_partition: TopicPartition
+    _host: "PartitionHost[Partition]"
+    topic_id: str | None = None
+    log: PartitionLog | None = None
+    leader_id: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+    zk_version: int = -1
+    controller_epoch: int = -1
+    """Epoch of the controller that decided the leadership; ISR writes keep it."""
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    """Committed in-sync replicas while leading, empty while following."""
+    in_sync_at_epoch: bool = False
+    """Whether this follower was in the ISR at the start of its leader epoch."""
+    leader_epoch_start_offset: int | None = None
+    followers: dict[int, FollowerProgress] = field(default_factory=dict)
+    proposal: IsrProposal | None = None
+    read_by_clients: bool = False
+    """Whether clients have read from this follower in its present role, and may wait for more."""
+    sessions: dict[FetchSession, None] = field(default_factory=dict)
+    """Fetch sessions that include this partition."""
+    assigned_broker_epoch: int = -1
+    """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
+    assigned_controller_epoch: int = -1
+    """Controller epoch of that LeaderAndIsr."""
+    is_deposed: bool = False
+    """Whether this broker knows that it has lost the leadership: an ISR write found another leader or no state node, or
+    a LeaderAndIsr named a leader without a known address."""
+    confirmed_ms: int = NEVER
+    """Time at which this leader epoch began, or an ISR write last confirmed it."""
+    bytes_in: int = 0
+    """Bytes that producers have appended to this replica, in all leader epochs."""
+    bytes_out: int = 0
+    """Bytes that consumers have read from this replica."""
 
     @property
     def is_leader(self) -> bool:
@@ -386,9 +360,9 @@ class Partition:
     def low_watermark(self) -> int | None:
         """Return the smallest log start offset of leader and live replicas, None while an offset is unknown."""
         assert self.log is not None
-        lowest = self.log.log_start_offset
+        lowest, snapshot = self.log.log_start_offset, self._host.metadata.snapshot
         for follower in self.followers.values():
-            if self._host.registered_broker_epoch(follower.broker_id) is None or self._host.is_offline_replica(
+            if snapshot.registered_broker_epoch(follower.broker_id) is None or snapshot.is_offline_replica(
                 self.topic_partition, follower.broker_id
             ):
                 continue
@@ -411,7 +385,7 @@ class Partition:
         follower = self.followers.get(replica_id)
         if follower is None or self.log is None:
             return False
-        registered = self._host.registered_broker_epoch(replica_id)
+        registered = self._host.metadata.snapshot.registered_broker_epoch(replica_id)
         if registered is not None and 0 <= registered < broker_epoch:
             raise BrokerNotAvailableError(
                 f"replica {replica_id} fetches with broker epoch {broker_epoch}, registered is {registered}"
@@ -480,11 +454,11 @@ class Partition:
 
     def may_join(self, follower: FollowerProgress) -> bool:
         """Return whether a follower may join the ISR as soon as it has caught up."""
-        host, broker_id = self._host, follower.broker_id
+        snapshot, broker_id = self._host.metadata.snapshot, follower.broker_id
         refusal = why_not_eligible(
             follower,
-            host.registered_broker_epoch(broker_id),
-            host.is_offline_replica(self.topic_partition, broker_id),
+            snapshot.registered_broker_epoch(broker_id),
+            snapshot.is_offline_replica(self.topic_partition, broker_id),
         )
         return refusal is None and broker_id in self.replicas
 

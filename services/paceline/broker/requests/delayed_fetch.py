@@ -1,7 +1,8 @@
 """Fetches that wait for data. Source: docs/protocol/replication.md#waiting-fetch."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.log.read_place import ReadPlace
@@ -9,39 +10,40 @@ from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
 from paceline.replication.purgatory import DelayedOperation
 
-if TYPE_CHECKING:
-    from paceline.broker.requests.fetch import FetchHandler
-
 FetchAnswer = Callable[[int, list[PartitionRead]], None]
 """Callback that receives the session id (0 without a session) and the results of the partitions."""
 
 
+@dataclass(slots=True, eq=False)
 class FetchRun:
     """A fetch in progress."""
 
-    __slots__ = ("answer", "incremental", "limits", "places", "reader", "session")
+    reader: Reader
+    limits: FetchLimits
+    session: FetchSession | None
+    incremental: bool
+    answer: FetchAnswer
+    places: dict[TopicPartition, ReadPlace] = field(default_factory=dict)
+    """Places in the logs whose bytes were counted while the fetch waited."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        limits: FetchLimits,
-        session: FetchSession | None,
-        incremental: bool,
-        answer: FetchAnswer,
-    ) -> None:
-        self.reader = reader
-        self.limits = limits
-        self.session = session
-        self.incremental = incremental
-        self.answer = answer
-        self.places: dict[TopicPartition, ReadPlace] = {}
-        """Places in the logs whose bytes were counted while the fetch waited."""
+
+class FetchReader(Protocol):
+    """Reads for delayed fetches; `FetchHandler` does."""
+
+    def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
+        """Return True when this position requires an immediate response, otherwise its available bytes."""
+
+    def hold(self, run: FetchRun) -> bool:
+        """Return whether a follower's fetch with data must wait for expected appends."""
+
+    def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
+        """Read again and answer."""
 
 
 class DelayedFetch(DelayedOperation):
     """A fetch without a session that waits for data of its partitions."""
 
-    def __init__(self, handler: "FetchHandler", run: FetchRun, positions: list[FetchPosition]) -> None:
+    def __init__(self, handler: FetchReader, run: FetchRun, positions: list[FetchPosition]) -> None:
         super().__init__()
         self._handler = handler
         self._run = run
@@ -74,7 +76,7 @@ class DelayedFetch(DelayedOperation):
 class DelayedSessionFetch(DelayedOperation):
     """A fetch of a session that waits for data; it checks only partitions that changed since its last check."""
 
-    def __init__(self, handler: "FetchHandler", run: FetchRun, offers: dict[TopicPartition, int]) -> None:
+    def __init__(self, handler: FetchReader, run: FetchRun, offers: dict[TopicPartition, int]) -> None:
         super().__init__()
         self._handler = handler
         self._run = run

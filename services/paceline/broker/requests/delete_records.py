@@ -7,10 +7,13 @@ Source: docs/protocol/replication.md#deleterecords.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.leader_hints import hint, refusal
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult
 from paceline.model.errors import (
     InvalidTopicError,
@@ -23,17 +26,15 @@ from paceline.model.errors import (
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.replication.purgatory import Cancel, DelayedOperation
 
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
-
 DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
 
 
 class DeleteRecordsHandler:
     """Handles DeleteRecords for the hosted partitions."""
 
-    def __init__(self, partitions: "ReplicaManager") -> None:
-        self._partitions = partitions
+    def __init__(self, hosted: HostedPartitions, storage: ReplicaStorage) -> None:
+        self._hosted = hosted
+        self._storage = storage
 
     def delete(
         self, queries: Sequence[DeleteRecordsQuery], timeout_ms: int, reply: DeleteRecordsReply
@@ -52,22 +53,22 @@ class DeleteRecordsHandler:
                 if waiting is not None:
                     pending.append(waiting)
             if pending:
-                self._partitions.make_log_starts_durable()
+                self._storage.make_log_starts_durable()
         finally:
-            self._partitions.deliver_changes()
+            self._hosted.deliver_changes()
         if not pending:
             reply(results)
             return None
-        operation = DelayedDeleteRecords(self._partitions, results, pending, reply)
+        operation = DelayedDeleteRecords(self._hosted, results, pending, reply)
         keys = [waiting.result.topic_partition for waiting in pending]
-        return self._partitions.delete_records_purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+        return self._hosted.waiting_deletes.await_completion(operation, keys, max(timeout_ms, 0))
 
     def _delete(self, query: DeleteRecordsQuery, result: DeleteRecordsResult) -> "_Pending | None":
         topic_partition = query.topic_partition
         try:
             if topic_partition.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(f"clients may not delete records of {topic_partition.topic}")
-            partition = self._partitions.lookup(topic_partition)
+            partition = self._hosted.lookup(topic_partition)
             partition.check_topic_id(query.topic_id)
             log = partition.serving_log(query.current_leader_epoch)
             if not log.config.deletes:
@@ -81,22 +82,20 @@ class DeleteRecordsHandler:
                 )
             partition.delete_records(offset)
         except PacelineError as error:
-            result.failure = self._partitions.hints.refusal(error, topic_partition, query.topic_id)
+            result.failure = refusal(self._hosted, error, topic_partition, query.topic_id)
             if isinstance(error, KafkaStorageError):
-                self._partitions.storage_failed(topic_partition)
+                self._storage.storage_failed()
             return None
         return _Pending(partition, offset, result)
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A partition of which not every live replica has deleted the records."""
 
-    __slots__ = ("offset", "partition", "result")
-
-    def __init__(self, partition: Partition, offset: int, result: DeleteRecordsResult) -> None:
-        self.partition = partition
-        self.offset = offset
-        self.result = result
+    partition: Partition
+    offset: int
+    result: DeleteRecordsResult
 
 
 class DelayedDeleteRecords(DelayedOperation):
@@ -104,13 +103,13 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def __init__(
         self,
-        partitions: "ReplicaManager",
+        hosted: HostedPartitions,
         results: list[DeleteRecordsResult],
         pending: list[_Pending],
         reply: DeleteRecordsReply,
     ) -> None:
         super().__init__()
-        self._partitions = partitions
+        self._hosted = hosted
         self._results = results
         self._pending = pending
         self._reply = reply
@@ -123,13 +122,13 @@ class DelayedDeleteRecords(DelayedOperation):
     def _decided(self, waiting: _Pending) -> bool:
         topic_partition = waiting.result.topic_partition
         try:
-            self._partitions.lookup(topic_partition)
+            self._hosted.lookup(topic_partition)
             log = waiting.partition.serving_log()
             if log.directory.is_offline:
                 raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
         except PacelineError as error:
-            hint = self._partitions.hints.hint(topic_partition, waiting.partition.topic_id)
-            waiting.result.failure = failure_of(error, hint)
+            leader = hint(self._hosted, topic_partition, waiting.partition.topic_id)
+            waiting.result.failure = failure_of(error, leader)
             return True
         low_watermark = waiting.partition.low_watermark()
         if low_watermark is None or low_watermark < waiting.offset:

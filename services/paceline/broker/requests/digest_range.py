@@ -1,18 +1,17 @@
 """DigestRange: return digests of stored batches, so that replicas can be compared without copying their records."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from google_crc32c import extend
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.leader_hints import refusal
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.model.client_io import DigestAnswer, DigestQuery
 from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes per response; more would block the event loop too long."""
@@ -22,11 +21,11 @@ _EPOCH_FROM, _EPOCH_TO = 12, 16
 _NO_EPOCH: Final = bytes(_EPOCH_TO - _EPOCH_FROM)
 
 
-def digest_range(partitions: "ReplicaManager", query: DigestQuery) -> DigestAnswer:
+def digest_range(hosted: HostedPartitions, query: DigestQuery) -> DigestAnswer:
     """Return the digest of a range of this broker's replica; a damaged log is reported but not changed."""
     answer = DigestAnswer(query.topic_partition)
     try:
-        partition = partitions.lookup(query.topic_partition)
+        partition = hosted.lookup(query.topic_partition)
         partition.check_topic_id(query.topic_id)
         if partition.log is None:
             raise ReplicaNotAvailableError(f"this broker has no log of {query.topic_partition}")
@@ -37,7 +36,7 @@ def digest_range(partitions: "ReplicaManager", query: DigestQuery) -> DigestAnsw
     except DamagedLogError as error:
         answer.failure = failure_of(CorruptMessageError(str(error)))
     except PacelineError as error:
-        answer.failure = partitions.hints.refusal(error, query.topic_partition, query.topic_id)
+        answer.failure = refusal(hosted, error, query.topic_partition, query.topic_id)
     return answer
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from paceline.broker.partition.partition import Partition
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DigestQuery,
@@ -14,7 +13,7 @@ from paceline.model.client_io import (
     ProduceData,
 )
 from paceline.model.errors import ErrorCode, OffsetOutOfRangeError, PacelineError
-from paceline.model.identifiers import NO_LEADER, TopicPartition
+from paceline.model.identifiers import TopicPartition
 
 PartitionQuery = ProduceData | EpochQuery | DigestQuery | OffsetQuery | DeleteRecordsQuery
 A = TypeVar("A")
@@ -30,13 +29,6 @@ def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> Partit
     if error.code in _WITH_LEADER:
         failure.leader = leader
     return failure
-
-
-def leader_hint(partition: Partition | None) -> LeaderHint | None:
-    """Return the leader of a hosted partition as a hint, None without a partition or a leader."""
-    if partition is None or partition.leader_id == NO_LEADER:
-        return None
-    return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)
 
 
 def refuse_all(

@@ -9,13 +9,16 @@ Source: docs/protocol/replication.md#fetch-on-the-leader, #visibility and #waiti
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from paceline.broker.fetcher.fetcher_manager import FetcherManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
-from paceline.broker.requests.read_from_follower import check_follower_read
+from paceline.broker.requests.read_from_follower import check_follower_read, preferred_follower
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.log.read_place import ReadPlace
@@ -36,9 +39,6 @@ from paceline.replication.fetch_session import (
 from paceline.replication.purgatory import Cancel
 from paceline.replication.truncation import divergence
 
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
-
 EXPECT_MS: Final = 1_000
 """Time after becoming leader during which the broker expects the followers to fetch in the new epoch."""
 EXPECTED_WAIT_MS: Final = 20
@@ -48,16 +48,26 @@ EXPECTED_WAIT_MS: Final = 20
 class FetchHandler:
     """Handles fetches from the hosted partitions."""
 
-    def __init__(self, partitions: "ReplicaManager", rng: random.Random, coalescer: AppendCoalescer) -> None:
-        self._partitions = partitions
-        self._purgatory = partitions.fetch_purgatory
-        self._scheduler = partitions.scheduler
-        self._quota = partitions.quotas.leader
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        storage: ReplicaStorage,
+        fetchers: FetcherManager,
+        coalescer: AppendCoalescer,
+        rng: random.Random,
+    ) -> None:
+        """``fetchers`` know whether this broker follows a reachable leader; ``rng`` draws session ids."""
+        self._hosted = hosted
+        self._storage = storage
+        self._fetchers = fetchers
+        self._purgatory = hosted.waiting_fetches
+        self._scheduler = hosted.scheduler
+        self._quota = hosted.quotas.leader
         self._coalescer = coalescer
-        slots = partitions.config.max_incremental_fetch_session_cache_slots
+        slots = hosted.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessionCache(slots, rng, self._leave)
         self._expected: dict[int, int] = {}
-        self._traffic = partitions.traffic
+        self._traffic = hosted.traffic
         self.request_count = 0
         self._unfinished: deque[tuple[FetchRun, list[FetchPosition]]] = deque()
         self._is_answering = False
@@ -136,10 +146,10 @@ class FetchHandler:
         try:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
-            self._partitions.deliver_changes()
+            self._hosted.deliver_changes()
         cancel = self._answer_or_wait(run, reads)
         if owner is not None:
-            self._partitions.proofs.purgatory.check_and_complete(owner)
+            self._hosted.waiting_for_proofs.check_and_complete(owner)
         return cancel
 
     def _answer_or_wait(self, run: FetchRun, reads: list[PartitionRead]) -> Cancel | None:
@@ -230,7 +240,7 @@ class FetchHandler:
             return
         assert run.reader.replica_id is not None
         for read in reads:
-            partition = self._hosted(read.position.topic_partition)
+            partition = self._hosted.online.get(read.position.topic_partition)
             if partition is not None:
                 partition.fetch_answered(run.reader.replica_id, now_ms)
 
@@ -240,7 +250,7 @@ class FetchHandler:
             topic = read.position.topic_partition.topic
             if reader.replica_id is None:
                 traffic.fetched(topic, len(read.batches), read.error is not None)
-                partition = self._hosted(read.position.topic_partition) if read.batches else None
+                partition = self._hosted.online.get(read.position.topic_partition) if read.batches else None
                 if partition is not None:
                     partition.bytes_out += len(read.batches)
             elif read.batches:
@@ -292,7 +302,7 @@ class FetchHandler:
                 read.settled = partition.is_settled(reader.replica_id)
                 read.to_added_replica = reader.replica_id in partition.adding_replicas
         except DamagedLogError as error:
-            read.error = self._partitions.log_damaged(position.topic_partition, error)
+            read.error = self._storage.log_damaged(position.topic_partition, error)
             read.batches = b""
             read.settled = False
         except PacelineError as error:
@@ -300,7 +310,7 @@ class FetchHandler:
             read.batches = b""
             read.settled = False
             if isinstance(error, KafkaStorageError):
-                self._partitions.storage_failed(position.topic_partition)
+                self._storage.storage_failed()
         if session is not None:
             if read.settled:
                 session.unsettled.pop(position.topic_partition, None)
@@ -309,10 +319,10 @@ class FetchHandler:
         return read
 
     def _validate(self, reader: Reader, position: FetchPosition, read: PartitionRead) -> Partition:
-        partition = self._partitions.lookup(position.topic_partition)
+        partition = self._hosted.lookup(position.topic_partition)
         partition.check_topic_id(position.topic_id)
         if reader.rack and not partition.is_leader:
-            if not self._partitions.fetchers.reader_seen(position.topic_partition):
+            if not self._fetchers.reader_seen(position.topic_partition):
                 raise NotLeaderOrFollowerError(
                     f"this follower does not fetch {position.topic_partition} from a reachable leader"
                 )
@@ -343,7 +353,7 @@ class FetchHandler:
         limit = log_end_offset if reader.replica_id is not None else read.high_watermark
         read.available = position.fetch_offset < limit
         if reader.rack and read.diverging_epoch is None and position.fetch_offset >= read.log_start_offset:
-            read.preferred_replica = self._partitions.nearest_replica(partition, reader.rack, position.fetch_offset)
+            read.preferred_replica = preferred_follower(self._hosted, partition, reader.rack, position.fetch_offset)
             read.available = read.available and read.preferred_replica is None
         return partition
 
@@ -420,15 +430,9 @@ class FetchHandler:
             self._detach(session, topic_partition, forgotten=False)
 
     def _detach(self, session: FetchSession, topic_partition: TopicPartition, forgotten: bool) -> None:
-        partition = self._hosted(topic_partition)
+        partition = self._hosted.online.get(topic_partition)
         if partition is not None:
             partition.leave_session(session, forgotten)
-
-    def _hosted(self, topic_partition: TopicPartition) -> Partition | None:
-        try:
-            return self._partitions.lookup(topic_partition)
-        except PacelineError:
-            return None
 
 
 def _differs_from_last_response(read: PartitionRead) -> bool:

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
+from paceline.broker.requests.leader_hints import refusal
+from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import (
     ErrorCode,
@@ -38,36 +41,40 @@ def _position(item: FetchPartition | ReplicaFetchPartition, log_start_offset: in
 
 
 def fetch_for_client(
-    manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
+    hosted: HostedPartitions,
+    fetches: FetchHandler,
+    proofs: ProofWaits,
+    request: FetchRequest,
+    reply: Callable[[FetchResponse], None],
 ) -> Cancel | None:
     """Answer a client's fetch, now or after a wait; return a function that cancels the wait.
 
     Without contact the fetch is handled when the leaderships of its partitions are proved.
     """
-    if manager.in_contact():
-        return _fetch_for_client(manager, request, reply)
-    asked_ms = manager.now_ms()
+    if hosted.in_contact():
+        return _fetch_for_client(hosted, fetches, request, reply)
+    asked_ms = hosted.now_ms()
 
     def fetch() -> Cancel | None:
-        request.max_wait_ms = max(0, request.max_wait_ms - (manager.now_ms() - asked_ms))
-        return _fetch_for_client(manager, request, reply)
+        request.max_wait_ms = max(0, request.max_wait_ms - (hosted.now_ms() - asked_ms))
+        return _fetch_for_client(hosted, fetches, request, reply)
 
     named = [item.topic_partition for item in request.partitions]
-    named += manager.fetches.sessions.partitions_of(request.session_id)
-    return manager.proofs.when_proved(named, asked_ms, request.proof_timeout_ms, fetch)
+    named += fetches.sessions.partitions_of(request.session_id)
+    return proofs.when_proved(named, asked_ms, request.proof_timeout_ms, fetch)
 
 
 def _fetch_for_client(
-    manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
+    hosted: HostedPartitions, fetches: FetchHandler, request: FetchRequest, reply: Callable[[FetchResponse], None]
 ) -> Cancel | None:
     positions = [_position(item) for item in request.partitions]
-    max_bytes = min(request.max_bytes, manager.config.fetch_max_bytes)
+    max_bytes = min(request.max_bytes, hosted.config.fetch_max_bytes)
 
     def answer(session_id: int, reads: list[PartitionRead]) -> None:
-        reply(FetchResponse([_client_result(manager, read) for read in reads], session_id))
+        reply(FetchResponse([_client_result(hosted, read) for read in reads], session_id))
 
     try:
-        return manager.fetches.fetch(
+        return fetches.fetch(
             Reader(None, rack=request.rack) if request.rack else _CLIENT,
             FetchLimits(request.max_wait_ms, request.min_bytes, max_bytes),
             request.session_id,
@@ -81,10 +88,10 @@ def _fetch_for_client(
         return None
 
 
-def _client_result(manager: ReplicaManager, read: PartitionRead) -> FetchResult:
+def _client_result(hosted: HostedPartitions, read: PartitionRead) -> FetchResult:
     topic_partition = read.position.topic_partition
     if read.error is not None:
-        return FetchResult(topic_partition, manager.hints.refusal(read.error, topic_partition, read.position.topic_id))
+        return FetchResult(topic_partition, refusal(hosted, read.error, topic_partition, read.position.topic_id))
     return FetchResult(
         topic_partition,
         None,
@@ -98,12 +105,12 @@ def _client_result(manager: ReplicaManager, read: PartitionRead) -> FetchResult:
 
 
 def fetch_for_follower(
-    manager: ReplicaManager, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
+    fetches: FetchHandler, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
 ) -> Cancel | None:
     """Answer a follower's fetch, now or after a wait; return a function that cancels the wait."""
     positions = [_position(item, item.log_start_offset) for item in request.partitions]
     try:
-        return manager.fetches.fetch(
+        return fetches.fetch(
             Reader(request.replica_id, request.broker_epoch, wants_high_watermark=request.wants_high_watermark),
             FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes),
             request.session_id,

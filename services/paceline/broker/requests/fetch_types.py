@@ -1,24 +1,22 @@
 """The reader of a fetch, its limits, and the result of a partition."""
 
+from dataclasses import dataclass
+
 from paceline.model.errors import PacelineError
 from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.fetch_session import FetchPosition
 
 
+@dataclass(slots=True, eq=False)
 class Reader:
     """The reader: a follower with broker id and epoch, or a client, optionally with its rack."""
 
-    __slots__ = ("broker_epoch", "rack", "replica_id", "wants_high_watermark")
-
-    def __init__(
-        self, replica_id: int | None, broker_epoch: int = -1, rack: str = "", wants_high_watermark: bool = False
-    ) -> None:
-        self.replica_id = replica_id
-        self.broker_epoch = broker_epoch
-        self.rack = rack
-        """A client with a rack may be served by a follower (KIP-392)."""
-        self.wants_high_watermark = wants_high_watermark
-        """Whether to answer a follower as soon as a high watermark has advanced."""
+    replica_id: int | None
+    broker_epoch: int = -1
+    rack: str = ""
+    """A client with a rack may be served by a follower (KIP-392)."""
+    wants_high_watermark: bool = False
+    """Whether to answer a follower as soon as a high watermark has advanced."""
 
 
 class FetchLimits:

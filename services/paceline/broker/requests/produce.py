@@ -4,11 +4,15 @@ Source: docs/protocol/replication.md#produce.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer, SmallAppend
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.leader_hints import hint, refusal
+from paceline.broker.requests.proof_waits import ProofWaits
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.append_info import AppendInfo
 from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import PartitionFailure, ProduceData, ProduceResult, RequiredAcks
@@ -25,21 +29,21 @@ from paceline.model.errors import (
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.replication.purgatory import Cancel, DelayedOperation
 
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
-
 ProduceReply = Callable[[list[ProduceResult]], None]
 
 
 class ProduceHandler:
     """Handles produce requests for the hosted partitions."""
 
-    def __init__(self, partitions: "ReplicaManager", coalescer: AppendCoalescer) -> None:
-        self._partitions = partitions
-        self._purgatory = partitions.produce_purgatory
-        self._scheduler = partitions.scheduler
+    def __init__(
+        self, hosted: HostedPartitions, storage: ReplicaStorage, proofs: ProofWaits, coalescer: AppendCoalescer
+    ) -> None:
+        self._hosted = hosted
+        self._storage = storage
+        self._proofs = proofs
+        self._scheduler = hosted.scheduler
         self._coalescer = coalescer
-        self._traffic = partitions.traffic
+        self._traffic = hosted.traffic
         self.request_count = 0
 
     def produce(
@@ -79,15 +83,15 @@ class ProduceHandler:
                     pending.append(_Pending(partition, appended.last_offset + 1, result))
                 was_refused = was_refused or appended is None
         finally:
-            self._partitions.deliver_changes()
-        if was_refused and not self._partitions.in_contact():
+            self._hosted.deliver_changes()
+        if was_refused and not self._hosted.in_contact():
             reply = self._reply_when_proved(data, results, timeout_ms, reply)
         if not pending:
             reply(results)
             return None
-        operation = DelayedProduce(self._partitions, results, pending, reply, self._coalescer, append)
+        operation = DelayedProduce(self._hosted, results, pending, reply, self._coalescer, append)
         keys = [waiting.result.topic_partition for waiting in pending]
-        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+        return self._hosted.waiting_produces.await_completion(operation, keys, max(timeout_ms, 0))
 
     def _reply_when_proved(
         self, data: Sequence[ProduceData], results: list[ProduceResult], timeout_ms: int, reply: ProduceReply
@@ -95,19 +99,19 @@ class ProduceHandler:
         """Return a reply that first waits for a proof of leadership if a producer does not retry one of the errors."""
         both = zip(data, results, strict=True)
         final = [(item, one) for item, one in both if one.failure and not error_for(one.failure.code).retriable]
-        partitions, asked_ms = self._partitions, self._scheduler.now_ms()
+        hosted, asked_ms = self._hosted, self._scheduler.now_ms()
 
         def answer() -> None:
             for item, result in final:
                 try:
-                    partitions.lookup(item.topic_partition).serving_log()
+                    hosted.lookup(item.topic_partition).serving_log()
                 except PacelineError as error:
-                    result.failure = partitions.hints.refusal(error, item.topic_partition, item.topic_id)
+                    result.failure = refusal(hosted, error, item.topic_partition, item.topic_id)
             reply(results)
 
         def reply_when_proved(_results: list[ProduceResult]) -> None:
             named = (item.topic_partition for item, _ in final)
-            partitions.proofs.when_proved(named, asked_ms, timeout_ms, answer)
+            self._proofs.when_proved(named, asked_ms, timeout_ms, answer)
 
         return reply_when_proved if final else reply
 
@@ -118,20 +122,20 @@ class ProduceHandler:
         try:
             if from_client and topic_partition.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(f"clients may not write to {topic_partition.topic}")
-            partition = self._partitions.lookup(topic_partition)
+            partition = self._hosted.lookup(topic_partition)
             partition.check_topic_id(item.topic_id)
             appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms, item.current_leader_epoch)
         except DamagedLogError as error:
             self._traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
-            result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))
+            result.failure = failure_of(self._storage.log_damaged(topic_partition, error))
             return None, None
         except PacelineError as error:
             hosted = topic_partition.topic in self._traffic.topics
             invalid_crc = isinstance(error, CorruptMessageError)
             self._traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
-            result.failure = self._partitions.hints.refusal(error, topic_partition, item.topic_id)
+            result.failure = refusal(self._hosted, error, topic_partition, item.topic_id)
             if isinstance(error, KafkaStorageError):
-                self._partitions.storage_failed(topic_partition)
+                self._storage.storage_failed()
             return None, None
         records = 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
         self._traffic.produced(topic_partition.topic, len(item.batch), records)
@@ -143,15 +147,13 @@ class ProduceHandler:
         return partition, appended
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """One appended batch that waits for the high watermark."""
 
-    __slots__ = ("partition", "required_offset", "result")
-
-    def __init__(self, partition: Partition, required_offset: int, result: ProduceResult) -> None:
-        self.partition = partition
-        self.required_offset = required_offset
-        self.result = result
+    partition: Partition
+    required_offset: int
+    result: ProduceResult
 
 
 class DelayedProduce(DelayedOperation):
@@ -159,7 +161,7 @@ class DelayedProduce(DelayedOperation):
 
     def __init__(
         self,
-        partitions: "ReplicaManager",
+        hosted: HostedPartitions,
         results: list[ProduceResult],
         pending: list[_Pending],
         reply: ProduceReply,
@@ -169,7 +171,7 @@ class DelayedProduce(DelayedOperation):
         super().__init__()
         self._coalescer = coalescer
         self._append = append
-        self._partitions = partitions
+        self._hosted = hosted
         self._results = results
         self._pending = pending
         self._reply = reply
@@ -181,13 +183,13 @@ class DelayedProduce(DelayedOperation):
 
     def _decided(self, waiting: _Pending) -> bool:
         try:
-            self._partitions.lookup(waiting.result.topic_partition)
+            self._hosted.lookup(waiting.result.topic_partition)
             # Compare with the partition object of the append: after a deletion the batch was deleted with it.
             partition = waiting.partition
             log = partition.leader_log()
         except PacelineError as error:
-            hint = self._partitions.hints.hint(waiting.result.topic_partition, waiting.partition.topic_id)
-            _fail(waiting.result, failure_of(error, hint))
+            leader = hint(self._hosted, waiting.result.topic_partition, waiting.partition.topic_id)
+            _fail(waiting.result, failure_of(error, leader))
             return True
         if log.high_watermark < waiting.required_offset:
             return False

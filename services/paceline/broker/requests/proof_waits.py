@@ -8,15 +8,14 @@ Source: docs/protocol/replication.md#answers-without-contact.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.fetch import FetchHandler
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.leadership_proof import LeadershipProof
-from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
-
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.replication.purgatory import Cancel, DelayedOperation
 
 _RELEASE_MS: Final = 1
 """Delay before the waiting fetches of followers are answered: only a later response proves that a follower followed
@@ -26,12 +25,12 @@ after the request arrived. Requests that arrive meanwhile share the responses.""
 class ProofWaits:
     """The requests that wait for a proof of leadership."""
 
-    def __init__(self, partitions: "ReplicaManager", proof: LeadershipProof) -> None:
-        self._partitions = partitions
-        self._proof = proof
+    def __init__(self, hosted: HostedPartitions, fetches: FetchHandler) -> None:
+        self._hosted = hosted
+        self._fetches = fetches
+        self._proof = hosted.contact.proof
         self._release: dict[int, None] = {}
         """Followers whose waiting fetches are about to be answered."""
-        self.purgatory = Purgatory(partitions.scheduler)
         self.wait_count = 0
         """Number of requests that did not have their proof when they arrived."""
 
@@ -47,28 +46,28 @@ class ProofWaits:
         While ``act`` runs, a leadership that is not proved since then counts as not proved. Returns a function that
         cancels the wait, or the wait started by ``act``.
         """
-        manager = self._partitions
-        if manager.in_contact():
+        hosted = self._hosted
+        if hosted.in_contact():
             return act()
-        hosted = (manager.partitions.get(one) for one in topic_partitions)
-        led = [one for one in hosted if one is not None and one.is_leader and one.is_leadership_proved]
+        known = (hosted.online.get(one) for one in topic_partitions)
+        led = [one for one in known if one is not None and one.is_leader and one.is_leadership_proved]
         wait = _ProofWait(self._proof, led, asked_ms, act)
         if not wait.try_complete():
             self.wait_count += 1
-            followers = {one for partition in led for one in partition.maximal_isr if one != manager.broker_id}
+            followers = {one for partition in led for one in partition.maximal_isr if one != hosted.broker_id}
             if not self._release:
-                manager.scheduler.call_later(_RELEASE_MS, self._release_fetches)
+                hosted.scheduler.call_later(_RELEASE_MS, self._release_fetches)
             self._release.update(dict.fromkeys(followers))
             # Later than this the leadership would not be proved without the request either.
-            left_ms = asked_ms + min(timeout_ms, self._proof.recent_ms) - manager.now_ms()
+            left_ms = asked_ms + min(timeout_ms, self._proof.recent_ms) - hosted.now_ms()
             keys = (*followers, *(one.topic_partition for one in led))
-            self.purgatory.complete_or_watch(wait, keys, max(left_ms, 0))
+            hosted.waiting_for_proofs.complete_or_watch(wait, keys, max(left_ms, 0))
         return wait.cancel
 
     def _release_fetches(self) -> None:
         """Answer the followers' waiting fetches, so that the proof takes one round trip and not a fetch wait."""
         followers, self._release = self._release, {}
-        self._partitions.fetches.expect(followers)
+        self._fetches.expect(followers)
 
 
 class _ProofWait(DelayedOperation):

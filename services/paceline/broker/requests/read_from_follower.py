@@ -3,10 +3,12 @@
 Source: docs/protocol/replication.md#reading-from-a-follower; KIP-392.
 """
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.fetch_types import PartitionRead
 from paceline.model.errors import OffsetNotAvailableError
 from paceline.replication.fetch_session import FetchPosition
+from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
 from paceline.replication.truncation import divergence
 
 
@@ -41,3 +43,22 @@ def check_follower_read(partition: Partition, position: FetchPosition, read: Par
             offset, position.last_fetched_epoch, log.log_start_offset, log.high_watermark, log.end_offset_for_epoch
         )
     read.available = offset < log.high_watermark
+
+
+def preferred_follower(hosted: HostedPartitions, partition: Partition, rack: str, fetch_offset: int) -> int | None:
+    """Return the follower that a client in that rack should read from, None for this leader (KIP-392).
+
+    Only live members of the committed ISR are returned, so that the follower's high watermark lags only a little.
+    """
+    config, snapshot = hosted.config, hosted.metadata.snapshot
+    if config.replica_selector_class not in RACK_AWARE_NAMES:
+        return None
+    candidates = [
+        Candidate(broker_id, snapshot.brokers[broker_id].rack, known.log_start_offset or 0, known.log_end_offset)
+        for broker_id, known in partition.followers.items()
+        if broker_id in partition.isr
+        and broker_id in snapshot.brokers
+        and known.log_end_offset is not None
+        and not snapshot.is_offline_replica(partition.topic_partition, broker_id)
+    ]
+    return nearest_replica(rack, config.broker_rack, fetch_offset, candidates)

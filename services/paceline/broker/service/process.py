@@ -293,7 +293,7 @@ class BrokerProcess(NodeProcess):
         self._metrics.refresh(
             node.metrics_snapshot()
             | {
-                "partitions_without_series": max(0, len(node.replica_manager.partitions) - limit),
+                "partitions_without_series": max(0, len(node.replica_manager.hosted.online) - limit),
                 "watchers": self._hub.watcher_count,
                 "waiting_fetches_per_connection": self._servers.fetch_waits.largest,
             }

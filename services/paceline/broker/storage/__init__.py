@@ -1,4 +1,4 @@
-"""Maintenance of this broker's logs: flushes, retention, damaged and stray logs, log directories.
+"""Maintenance of this broker's logs: flushes, retention, compaction, checkpoints, failed directories, damaged logs.
 
-The logs themselves are `paceline.log`. Read `log_dirs.py` first.
+The logs themselves are `paceline.log`. Read `replica_storage.py` first.
 """

@@ -20,55 +20,54 @@ Source: docs/protocol/log-format.md#damaged-logs, docs/decisions/0011-damaged-an
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.log.damage import DamagedLogError
 from paceline.log.directory_names import DAMAGED
+from paceline.log.log_manager import LogManager
 from paceline.model.control import LeaderAndIsrPartition
 from paceline.model.errors import KafkaStorageError, PacelineError
 from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
 from paceline.model.state_change import StateChangeKind
 
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
-
 LOG: Final = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Damage:
     """State of a damaged log."""
 
-    __slots__ = ("is_offline", "is_truncation", "leader_epoch", "reason")
-
-    def __init__(self, reason: str, leader_epoch: int, is_truncation: bool = False) -> None:
-        self.reason = reason
-        self.leader_epoch = leader_epoch
-        """Leader epoch in which the damage was found; only a decision of a later epoch proves that no ISR relies on the
-        log."""
-        self.is_truncation = is_truncation
-        """Whether the log only ends too early and its records are intact."""
-        self.is_offline = False
-        """Whether the replica is Offline because of the damage."""
+    reason: str
+    leader_epoch: int
+    """Leader epoch in which the damage was found; only a decision of a later epoch proves that no ISR relies on the
+    log."""
+    is_truncation: bool = False
+    """Whether the log only ends too early and its records are intact."""
+    is_offline: bool = False
+    """Whether the replica is Offline because of the damage."""
 
 
 class DamagedLogs:
     """The damaged logs of one broker."""
 
-    def __init__(self, manager: "ReplicaManager", tell_controller: Callable[[], None]) -> None:
+    def __init__(self, logs: LogManager, hosted: HostedPartitions, tell_controller: Callable[[], None]) -> None:
         """``tell_controller`` makes the controller request the state of this broker's replicas."""
-        self._manager = manager
+        self._logs = logs
+        self._hosted = hosted
         self._tell_controller = tell_controller
         self.damaged: dict[TopicPartition, Damage] = {}
         self.damaged_reads = 0
         """Number of reads that found damage."""
-        for topic_partition, reason in manager.logs.truncated_after_clean_stop.items():
+        for topic_partition, reason in logs.truncated_after_clean_stop.items():
             LOG.error("log is damaged: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_truncation=True)
-        for topic_partition, reason in manager.logs.unexplained_gaps.items():
+        for topic_partition, reason in logs.unexplained_gaps.items():
             LOG.error("log may lack records: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
-        for topic_partition, reason in manager.logs.without_topic_id.items():
+        for topic_partition, reason in logs.without_topic_id.items():
             LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
@@ -77,21 +76,21 @@ class DamagedLogs:
 
         Return the error for the request; it is retriable if the replica is being replaced.
         """
-        manager = self._manager
+        hosted = self._hosted
         self.damaged_reads += 1
-        partition = manager.partitions.get(topic_partition)
+        partition = hosted.online.get(topic_partition)
         damage = self.damaged.get(topic_partition)
         if damage is None or damage.is_truncation:
             epoch = NO_EPOCH if partition is None else partition.leader_epoch
             damage = self.damaged[topic_partition] = Damage(str(error), epoch)
             LOG.error("read found a damaged log: partition=%s error=%s", topic_partition, error)
             if partition is not None:
-                manager.emit(StateChangeKind.LOG_DAMAGED, partition, cause=str(error))
+                hosted.emit(StateChangeKind.LOG_DAMAGED, partition, cause=str(error))
         if partition is None or not self._has_good_peer(partition):
             return error
         # Not immediately, because the caller is handling a request.
-        manager.scheduler.call_soon(lambda: self._give_up(topic_partition))
-        return KafkaStorageError(f"the replica of {topic_partition} on broker {manager.broker_id} is being replaced")
+        hosted.scheduler.call_soon(lambda: self._give_up(topic_partition))
+        return KafkaStorageError(f"the replica of {topic_partition} on broker {hosted.broker_id} is being replaced")
 
     def _has_good_peer(self, partition: Partition) -> bool:
         if not partition.is_leader:
@@ -100,30 +99,29 @@ class DamagedLogs:
         return self._has_live_peer(partition.topic_partition, [one for one in partition.isr if one in members])
 
     def _has_live_peer(self, topic_partition: TopicPartition, isr: list[int]) -> bool:
-        manager = self._manager
+        hosted = self._hosted
         return any(
-            member != manager.broker_id
+            member != hosted.broker_id
             and self._is_alive(member)
-            and not manager.is_offline_replica(topic_partition, member)
+            and not hosted.metadata.snapshot.is_offline_replica(topic_partition, member)
             for member in isr
         )
 
     def _is_alive(self, broker_id: int) -> bool:
-        return broker_id >= 0 and self._manager.registered_broker_epoch(broker_id) is not None
+        return broker_id >= 0 and self._hosted.metadata.snapshot.registered_broker_epoch(broker_id) is not None
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         """Take the replica offline, if another replica can still take over."""
-        manager = self._manager
+        hosted = self._hosted
         damage = self.damaged.get(topic_partition)
-        partition = manager.partitions.get(topic_partition)
+        partition = hosted.online.get(topic_partition)
         if damage is None or damage.is_offline or partition is None or not self._has_good_peer(partition):
             return
         LOG.warning("taking the replica offline to rebuild it: partition=%s reason=%s", topic_partition, damage.reason)
         damage.is_offline = True
         damage.leader_epoch = partition.leader_epoch
-        manager.fetchers.stop((topic_partition,))
-        manager.set_offline(partition)
-        manager.deliver_changes()
+        hosted.set_offline(topic_partition)
+        hosted.deliver_changes()
         self._tell_controller()
 
     def maybe_take_offline(self, state: LeaderAndIsrPartition) -> bool:
@@ -132,20 +130,16 @@ class DamagedLogs:
         The caller then refuses the role with KAFKA_STORAGE_ERROR, which makes the controller remove the replica from
         the ISR; therefore this happens only if another in-sync replica is alive.
         """
-        manager = self._manager
+        hosted = self._hosted
         self._compare_epochs(state)
         damage = self.damaged.get(state.topic_partition)
-        if damage is None or state.leader == NO_LEADER or manager.broker_id not in state.isr:
+        if damage is None or state.leader == NO_LEADER or hosted.broker_id not in state.isr:
             return False
         if not self._has_live_peer(state.topic_partition, list(state.isr)):
             return False
         damage.is_offline = True
         damage.leader_epoch = state.leader_epoch
-        partition = manager.partitions.get(state.topic_partition)
-        if partition is not None:
-            manager.fetchers.stop((state.topic_partition,))
-            manager.set_offline(partition)
-        manager.offline[state.topic_partition] = None
+        hosted.set_offline(state.topic_partition)
         return True
 
     def _compare_epochs(self, state: LeaderAndIsrPartition) -> None:
@@ -154,9 +148,8 @@ class DamagedLogs:
         No checksum covers a batch's leader epoch, and recovery trusts the batches' epochs. The leader does not know
         such an epoch, so its responses would never contain a truncation offset.
         """
-        manager = self._manager
         topic_partition = state.topic_partition
-        log = manager.logs.get(topic_partition)
+        log = self._logs.get(topic_partition)
         if topic_partition in self.damaged or log is None or log.latest_epoch is None:
             return
         if log.latest_epoch > state.leader_epoch:
@@ -172,23 +165,23 @@ class DamagedLogs:
         Raises:
             KafkaStorageError: the log's directory failed.
         """
-        manager = self._manager
+        hosted = self._hosted
         topic_partition = state.topic_partition
         damage = self.damaged.get(topic_partition)
-        if damage is None or manager.broker_id in state.isr or state.leader_epoch <= damage.leader_epoch:
+        if damage is None or hosted.broker_id in state.isr or state.leader_epoch <= damage.leader_epoch:
             return False
         del self.damaged[topic_partition]
         if damage.is_truncation:
-            manager.logs.forget_truncation(topic_partition)
+            self._logs.forget_truncation(topic_partition)
             return False
-        log = manager.logs.get(topic_partition)
+        log = self._logs.get(topic_partition)
         if log is None:
             return False
-        path = manager.logs.set_log_aside(topic_partition, DAMAGED)
+        path = self._logs.set_log_aside(topic_partition, DAMAGED)
         LOG.warning("damaged log set aside: partition=%s path=%s leader=%d", topic_partition, path, state.leader)
-        partition = manager.partitions.get(topic_partition)
+        partition = hosted.online.get(topic_partition)
         if partition is not None:
-            manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"damaged, kept in {path}")
+            hosted.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"damaged, kept in {path}")
         return True
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
@@ -205,38 +198,38 @@ class DamagedLogs:
         """Forget the damage of a log that was deleted."""
         damage = self.damaged.pop(topic_partition, None)
         if damage is not None and damage.is_offline:
-            self._manager.offline.pop(topic_partition, None)
+            self._hosted.end_offline(topic_partition)
 
     def metadata_changed(self) -> None:
         """Return replicas to service when the metadata shows that no ISR relies on them, or that no leader is left."""
-        manager = self._manager
+        hosted = self._hosted
         came_back = False
         for topic_partition, damage in tuple(self.damaged.items()):
             if not damage.is_offline or not self._may_come_back(topic_partition, damage):
                 continue
-            log = manager.logs.get(topic_partition)
+            log = self._logs.get(topic_partition)
             if log is not None and log.directory.is_offline:
                 continue
             damage.is_offline = False
-            manager.offline.pop(topic_partition, None)
+            hosted.end_offline(topic_partition)
             came_back = True
         if came_back:
             self._tell_controller()
 
     def _may_come_back(self, topic_partition: TopicPartition, damage: Damage) -> bool:
-        state = self._manager.metadata.snapshot.partition(topic_partition)
+        state = self._hosted.metadata.snapshot.partition(topic_partition)
         if state is None:
             return True
-        me = self._manager.broker_id
+        me = self._hosted.broker_id
         is_later = state.leader_epoch > damage.leader_epoch
         return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
 
     def _waits_for_a_role(self, topic_partition: TopicPartition) -> bool:
         """Whether an assigned replica has no role on this broker, so that the controller should request its state."""
-        if topic_partition in self._manager.partitions:
+        if topic_partition in self._hosted.online:
             return False
-        state = self._manager.metadata.snapshot.partition(topic_partition)
-        return state is not None and self._manager.broker_id in state.replicas
+        state = self._hosted.metadata.snapshot.partition(topic_partition)
+        return state is not None and self._hosted.broker_id in state.replicas
 
     def retry_pending(self) -> None:
         """Retry the steps that had to wait: take replicas offline, and request a role for replicas without one."""

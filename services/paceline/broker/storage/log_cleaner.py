@@ -12,10 +12,12 @@ from functools import partial
 from typing import Final
 
 from paceline.broker.interfaces import BackgroundWork
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import CorruptMessageError, KafkaStorageError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
@@ -36,12 +38,15 @@ class _Cleaning:
 class LogCleaner:
     """Selects logs and compacts them, ``log.cleaner.threads`` at a time."""
 
-    def __init__(self, manager: ReplicaManager, background: BackgroundWork) -> None:
-        self._manager = manager
-        self._logs = manager.logs
-        self._scheduler = manager.scheduler
+    def __init__(
+        self, logs: LogManager, hosted: HostedPartitions, storage: ReplicaStorage, background: BackgroundWork
+    ) -> None:
+        self._logs = logs
+        self._hosted = hosted
+        self._storage = storage
+        self._scheduler = hosted.scheduler
         self._background = background
-        self._config = manager.config
+        self._config = hosted.config
         self._cleanings: dict[TopicPartition, _Cleaning] = {}
         self.uncleanable: dict[TopicPartition, PartitionLog] = {}
         """Logs whose compaction has failed and would fail again."""
@@ -89,7 +94,7 @@ class LogCleaner:
         wall_ms = self._scheduler.wall_ms()
         due: list[tuple[Cleanable, PartitionLog]] = []
         dirtiest = 0.0
-        for topic_partition, partition in list(self._manager.partitions.items()):
+        for topic_partition, partition in list(self._hosted.online.items()):
             log = partition.log
             if log is None or not self._may_clean(topic_partition, log):
                 continue
@@ -105,7 +110,7 @@ class LogCleaner:
 
     def _forget_replaced_logs(self) -> None:
         """Remove logs that were deleted, or rebuilt from their leader, from the logs whose compaction failed."""
-        partitions = self._manager.partitions
+        partitions = self._hosted.online
         for topic_partition, log in list(self.uncleanable.items()):
             if topic_partition not in partitions or partitions[topic_partition].log is not log:
                 del self.uncleanable[topic_partition]
@@ -116,7 +121,7 @@ class LogCleaner:
             and not log.directory.is_offline
             and topic_partition not in self._cleanings
             and self.uncleanable.get(topic_partition) is not log
-            and self._manager.topic_configs.deletion_is_known(topic_partition.topic)
+            and self._hosted.topic_configs.deletion_is_known(topic_partition.topic)
         )
 
     def _cleanable(self, log: PartitionLog, wall_ms: int) -> Cleanable | None:
@@ -176,12 +181,12 @@ class LogCleaner:
 
     def _is_void(self, log: PartitionLog) -> bool:
         topic_partition = log.topic_partition
-        partition = self._manager.partitions.get(topic_partition)
+        partition = self._hosted.online.get(topic_partition)
         is_hosted = partition is not None and partition.log is log
         return (
             not is_hosted
             or not log.config.compacts
-            or not self._manager.topic_configs.deletion_is_known(topic_partition.topic)
+            or not self._hosted.topic_configs.deletion_is_known(topic_partition.topic)
         )
 
     def _put_in_place(self, cleaning: _Cleaning) -> None:
@@ -215,7 +220,7 @@ class LogCleaner:
         """Exclude the log from compaction, unless its directory has failed or the log is closed."""
         topic_partition = log.topic_partition
         if isinstance(error, KafkaStorageError) and log.directory.is_offline:
-            self._manager.storage_failed(topic_partition)
+            self._storage.storage_failed()
             return
         if isinstance(error, UnknownTopicOrPartitionError):
             return
@@ -223,4 +228,4 @@ class LogCleaner:
         LOG.error("compaction failed, log is not compacted any more: partition=%s error=%s", topic_partition, error)
         if isinstance(error, CorruptMessageError):
             damage = error if isinstance(error, DamagedLogError) else DamagedLogError(str(error))
-            self._manager.log_damaged(topic_partition, damage)
+            self._storage.log_damaged(topic_partition, damage)

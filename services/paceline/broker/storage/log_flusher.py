@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from paceline.broker.interfaces import BackgroundWork
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.log.durability import FlushTask
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import PacelineError
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -26,10 +27,10 @@ _PRODUCER_CHECK_MS: Final = 600_000
 class LogFlusher:
     """Checks the logs periodically and flushes those that need it."""
 
-    def __init__(self, manager: ReplicaManager, background: BackgroundWork) -> None:
-        config = manager.config
-        self._logs = manager.logs
-        self._scheduler = manager.scheduler
+    def __init__(self, logs: LogManager, hosted: HostedPartitions, background: BackgroundWork) -> None:
+        config = hosted.config
+        self._logs = logs
+        self._scheduler = hosted.scheduler
         self._background = background
         self._flush_check_interval_ms = config.replica_high_watermark_checkpoint_interval_ms
         self._checkpoint_interval_ms = config.log_flush_offset_checkpoint_interval_ms

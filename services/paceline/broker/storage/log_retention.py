@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import KafkaStorageError
 from paceline.model.scheduler import Cancellable
@@ -21,10 +22,11 @@ _PARTITIONS_AT_ONCE: Final = 200
 class LogRetention:
     """Deletes old segments periodically, as leader and as follower."""
 
-    def __init__(self, manager: ReplicaManager) -> None:
-        self._manager = manager
-        self._scheduler = manager.scheduler
-        self._interval_ms = manager.config.log_retention_check_interval_ms
+    def __init__(self, hosted: HostedPartitions, storage: ReplicaStorage) -> None:
+        self._hosted = hosted
+        self._storage = storage
+        self._scheduler = hosted.scheduler
+        self._interval_ms = hosted.config.log_retention_check_interval_ms
         self._timer: Cancellable | None = None
         self._stopped = False
 
@@ -39,7 +41,7 @@ class LogRetention:
             self._timer.cancel()
 
     def _check(self) -> None:
-        self._check_some(iter(list(self._manager.partitions.values())))
+        self._check_some(iter(list(self._hosted.online.values())))
 
     def _check_some(self, remaining: Iterator[Partition]) -> None:
         if self._stopped:
@@ -48,7 +50,7 @@ class LogRetention:
         partition = None
         for partition in islice(remaining, _PARTITIONS_AT_ONCE):
             self._apply(partition, wall_ms)
-        self._manager.deliver_changes()
+        self._hosted.deliver_changes()
         if partition is None:
             self._timer = self._scheduler.call_later(self._interval_ms, self._check)
         else:
@@ -56,13 +58,13 @@ class LogRetention:
 
     def _apply(self, partition: Partition, wall_ms: int) -> None:
         topic_partition = partition.topic_partition
-        if self._manager.partitions.get(topic_partition) is not partition:
+        if self._hosted.online.get(topic_partition) is not partition:
             return
         try:
             partition.apply_retention(wall_ms)
         except KafkaStorageError:
-            self._manager.storage_failed(topic_partition)
+            self._storage.storage_failed()
         except DamagedLogError as error:
-            self._manager.log_damaged(topic_partition, error)
+            self._storage.log_damaged(topic_partition, error)
         except Exception:  # an error of one log must not end the retention of all logs
             LOG.exception("retention failed: partition=%s", topic_partition)

@@ -14,8 +14,9 @@ Source: docs/protocol/log-format.md#stray-logs; docs/decisions/0011-damaged-and-
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.log.directory_names import STRAY
 from paceline.model.control import (
     ControllerStamp,
@@ -27,42 +28,39 @@ from paceline.model.errors import KafkaStorageError
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.state_change import StateChangeKind
 
-if TYPE_CHECKING:
-    from paceline.broker.partition.replica_manager import ReplicaManager
-
 LOG: Final = logging.getLogger(__name__)
 
 
-def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
+def set_strays_aside(manager: ReplicaManager, request: UpdateMetadataRequest) -> None:
     """Set aside the logs that ``request`` shows to be strays.
 
     A controller's first full metadata after the registration shows partitions that are assigned to other brokers. Any
     metadata of a later controller shows that a topic was re-created with another topic id.
     """
     _set_replaced_aside(manager, request)
-    if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
+    if not request.is_initial or request.stamp.broker_epoch != manager.hosted.contact.broker_epoch:
         return
     for state in request.partitions:
         if _is_stray(manager, state):
             _set_aside(manager, state.topic_partition, f"it is assigned to {list(state.replicas)}")
     manager.fetchers.close_idle()
-    manager.deliver_changes()
+    manager.hosted.deliver_changes()
 
 
-def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
+def _set_replaced_aside(manager: ReplicaManager, request: UpdateMetadataRequest) -> None:
     """Set aside hosted partitions of a re-created topic: a leader would write its ISR into the new topic's state."""
-    hosted = manager.partitions
+    hosted = manager.hosted.online
     for state in request.partitions:
         partition = hosted.get(state.topic_partition)
         if partition is None or partition.assigned_controller_epoch >= request.stamp.controller_epoch:
             continue
         if None not in (partition.topic_id, state.topic_id) and partition.topic_id != state.topic_id:
             _set_aside(manager, state.topic_partition, f"the topic was re-created with id {state.topic_id}")
-    manager.deliver_changes()
+    manager.hosted.deliver_changes()
 
 
 def set_aside_log_of_deleted_topic(
-    manager: "ReplicaManager", state: LeaderAndIsrPartition, stamp: ControllerStamp
+    manager: ReplicaManager, state: LeaderAndIsrPartition, stamp: ControllerStamp
 ) -> None:
     """Set aside the log of a deleted topic with the same name as the topic in ``state``.
 
@@ -74,16 +72,16 @@ def set_aside_log_of_deleted_topic(
     registration proves nothing, because the process may have been suspended. An assignment by an earlier controller
     proves nothing either: this controller has read the topic id in ``state`` from ZooKeeper later.
     """
-    if stamp.broker_epoch != manager.broker_epoch:
+    if stamp.broker_epoch != manager.hosted.contact.broker_epoch:
         return
     topic_partition = state.topic_partition
     log = manager.logs.get(topic_partition)
-    hosted = manager.partitions.get(topic_partition)
-    if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
+    hosted = manager.hosted.online.get(topic_partition)
+    if log is None or log.directory.is_offline or manager.hosted.broker_id not in state.replicas:
         return
     if (
         hosted is not None
-        and hosted.assigned_broker_epoch >= manager.broker_epoch
+        and hosted.assigned_broker_epoch >= manager.hosted.contact.broker_epoch
         and hosted.assigned_controller_epoch >= stamp.controller_epoch
     ):
         return
@@ -93,8 +91,8 @@ def set_aside_log_of_deleted_topic(
         _set_aside(manager, topic_partition, "the replica is new, and the log's topic id was lost")
 
 
-def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:
-    me = manager.broker_id
+def _is_stray(manager: ReplicaManager, state: UpdateMetadataPartition) -> bool:
+    me = manager.hosted.broker_id
     if state.leader in (me, LEADER_DURING_DELETE) or me in state.replicas or me in state.isr:
         return False
     log = manager.logs.get(state.topic_partition)
@@ -103,32 +101,31 @@ def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool
     if log.topic_id != state.topic_id and (log.topic_id is not None or log.log_end_offset > 0):
         # The log belongs to another or an unknown topic. An empty log without a topic id fits every topic.
         return False
-    hosted = manager.partitions.get(state.topic_partition)
+    hosted = manager.hosted.online.get(state.topic_partition)
     if hosted is not None:
         # A request from before the replica returned to this broker may arrive late; its leader epoch is older.
         return state.leader_epoch > hosted.leader_epoch
     return log.latest_epoch is None or log.latest_epoch <= state.leader_epoch
 
 
-def _set_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> None:
-    manager.fetchers.stop((topic_partition,))
-    partition = manager.drop(topic_partition)
+def _set_aside(manager: ReplicaManager, topic_partition: TopicPartition, reason: str) -> None:
+    partition = manager.hosted.drop(topic_partition)
     try:
         path = _rename_log(manager, topic_partition, reason)
     finally:
-        manager.damaged_logs.forget(topic_partition)
+        manager.storage.damaged_logs.forget(topic_partition)
         if partition is not None:
             partition.retire()
     if path is not None and partition is not None:
-        manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"stray, kept in {path}")
+        manager.hosted.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"stray, kept in {path}")
 
 
-def _rename_log(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> str | None:
+def _rename_log(manager: ReplicaManager, topic_partition: TopicPartition, reason: str) -> str | None:
     """Rename the log and return its new path; None when storage failed."""
     try:
         path = manager.logs.set_log_aside(topic_partition, STRAY)
     except KafkaStorageError:
-        manager.storage_failed(topic_partition)
+        manager.storage.storage_failed()
         return None
     LOG.warning("stray log set aside: partition=%s path=%s reason=%s", topic_partition, path, reason)
     return path

@@ -5,8 +5,10 @@ Source: docs/protocol/replication.md#offset-lookups; docs/protocol/log-format.md
 
 from collections.abc import Sequence
 
-from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.leader_hints import refusal
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.model.client_io import (
@@ -24,18 +26,20 @@ from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.follower_progress import FollowerProgress
 
 
-def list_offsets(partitions: ReplicaManager, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+def list_offsets(
+    hosted: HostedPartitions, storage: ReplicaStorage, queries: Sequence[OffsetQuery]
+) -> list[OffsetAnswer]:
     """Look up readable offsets.
 
     Without transactions the last stable offset is the high watermark, so that both isolation levels are equal.
     """
-    return [_list_offset(partitions, query) for query in queries]
+    return [_list_offset(hosted, storage, query) for query in queries]
 
 
-def _list_offset(partitions: ReplicaManager, query: OffsetQuery) -> OffsetAnswer:
+def _list_offset(hosted: HostedPartitions, storage: ReplicaStorage, query: OffsetQuery) -> OffsetAnswer:
     answer = OffsetAnswer(query.topic_partition)
     try:
-        partition = partitions.lookup(query.topic_partition)
+        partition = hosted.lookup(query.topic_partition)
         log = partition.serving_log(query.current_leader_epoch)
         if query.kind is OffsetKind.EARLIEST:
             _found(answer, log, log.log_start_offset)
@@ -49,9 +53,9 @@ def _list_offset(partitions: ReplicaManager, query: OffsetQuery) -> OffsetAnswer
             _found(answer, log, found[0])
             answer.timestamp_ms = found[1]
     except DamagedLogError as error:
-        answer.failure = failure_of(partitions.log_damaged(query.topic_partition, error))
+        answer.failure = failure_of(storage.log_damaged(query.topic_partition, error))
     except PacelineError as error:
-        answer.failure = partitions.hints.refusal(error, query.topic_partition)
+        answer.failure = refusal(hosted, error, query.topic_partition)
     return answer
 
 
@@ -63,7 +67,7 @@ def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
 
 
 def offsets_for_leader_epoch(
-    partitions: ReplicaManager, queries: Sequence[EpochQuery], from_client: bool
+    hosted: HostedPartitions, queries: Sequence[EpochQuery], from_client: bool
 ) -> list[EpochAnswer]:
     """Return the end offset of each leader epoch, from the leader-epoch cache of the partition's leader.
 
@@ -74,35 +78,35 @@ def offsets_for_leader_epoch(
         answer = EpochAnswer(query.topic_partition)
         answers.append(answer)
         try:
-            partition = partitions.lookup(query.topic_partition)
+            partition = hosted.lookup(query.topic_partition)
             epoch = query.current_leader_epoch
             log = partition.serving_log(epoch) if from_client else partition.leader_log(epoch)
             end = log.end_offset_for_epoch(query.leader_epoch)
             answer.end = None if end is None else EpochEnd(*end)
         except PacelineError as error:
-            answer.failure = partitions.hints.refusal(error, query.topic_partition)
+            answer.failure = refusal(hosted, error, query.topic_partition)
     return answers
 
 
 def describe_replicas(
-    partitions: ReplicaManager, topic: str, indexes: Sequence[int], now_ms: int
+    hosted: HostedPartitions, topic: str, indexes: Sequence[int], now_ms: int
 ) -> list[PartitionReplicasView]:
     """Return this leader's view of partitions: the progress of each replica, its own first."""
     views = []
     for index in indexes:
         topic_partition = TopicPartition(topic, index)
         try:
-            views.append(_view(partitions, topic_partition, now_ms))
+            views.append(_view(hosted, topic_partition, now_ms))
         except PacelineError as error:
-            views.append(PartitionReplicasView(topic_partition, partitions.hints.refusal(error, topic_partition)))
+            views.append(PartitionReplicasView(topic_partition, refusal(hosted, error, topic_partition)))
     return views
 
 
-def _view(partitions: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
-    partition = partitions.lookup(topic_partition)
+def _view(hosted: HostedPartitions, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
+    partition = hosted.lookup(topic_partition)
     log = partition.serving_log()
     own = ReplicaProgressView(
-        partitions.broker_id,
+        hosted.broker_id,
         log.log_end_offset,
         log.log_start_offset,
         0,
@@ -110,7 +114,7 @@ def _view(partitions: ReplicaManager, topic_partition: TopicPartition, now_ms: i
         in_sync=True,
         high_watermark=log.high_watermark,
         lag_records=0,
-        broker_epoch=partitions.broker_epoch,
+        broker_epoch=hosted.contact.broker_epoch,
     )
     told = {
         session.owner: session.partitions[topic_partition].sent_high_watermark
@@ -124,7 +128,7 @@ def _view(partitions: ReplicaManager, topic_partition: TopicPartition, now_ms: i
             now_ms,
             follower.broker_id in partition.isr,
             told.get(follower.broker_id),
-            not partitions.is_offline_replica(topic_partition, follower.broker_id),
+            not hosted.metadata.snapshot.is_offline_replica(topic_partition, follower.broker_id),
         )
         for follower in partition.followers.values()
     )

@@ -1,0 +1,54 @@
+"""`ReplicaStorage`: react to damaged logs, failed log directories and log starts that have moved."""
+
+from paceline.broker.partition.hosted_partitions import HostedPartitions
+from paceline.broker.storage.damaged_logs import DamagedLogs
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
+
+
+class ReplicaStorage:
+    """The logs of the hosted partitions, apart from appends and reads."""
+
+    def __init__(self, logs: LogManager, hosted: HostedPartitions) -> None:
+        self._logs = logs
+        self._hosted = hosted
+        self._scheduler = hosted.scheduler
+        self.damaged_logs = DamagedLogs(logs, hosted, hosted.listener.replicas_changed)
+        self.log_damaged = self.damaged_logs.found
+        self._failed_dirs: dict[str, None] = {}
+
+    def storage_failed(self) -> None:
+        """Take all partitions of a failed directory offline soon, after a log operation failed.
+
+        Not immediately, because the caller is handling a request.
+        """
+        self._scheduler.call_soon(self.take_failed_dirs_offline)
+
+    def take_failed_dirs_offline(self) -> None:
+        """Set exactly the partitions on failed log directories Offline, once per directory."""
+        lost = [one for one in self._hosted.online.values() if one.log is not None and one.log.directory.is_offline]
+        for partition in lost:
+            self._hosted.set_offline(partition.topic_partition)
+        self._hosted.end_topic_roles(partition.topic_partition.topic for partition in lost)
+        for log_dir in self._logs.log_dirs:
+            if log_dir not in self._logs.live_log_dirs and log_dir not in self._failed_dirs:
+                self._failed_dirs[log_dir] = None
+                self._hosted.listener.log_dir_failed(log_dir)
+        self._hosted.deliver_changes()
+
+    def make_log_starts_durable(self) -> None:
+        """Persist changed log start offsets before a response reports deleted records."""
+        if not self._hosted.log_starts_moved:
+            return
+        self._hosted.log_starts_moved = False
+        self._logs.checkpoint_log_start_offsets()
+        if len(self._logs.live_log_dirs) < len(self._logs.log_dirs):
+            self.storage_failed()
+
+    def purge_later(self, log: PartitionLog) -> None:
+        """Delete the files of a deleted log after its delay."""
+        self._scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
+
+    def _purge(self) -> None:
+        if not self._hosted.stopped:
+            self._logs.purge_deleted()
