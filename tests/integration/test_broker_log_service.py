@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from paceline.broker.service.calls_in_progress import ByteBudget, FetchWaits
 from paceline.broker.service.internal_servicer import ReplicationServicer
-from paceline.broker.service.log_servicer import ByteBudget, FetchWaits, LogServicer
+from paceline.broker.service.log_servicer import LogServicer
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget

@@ -461,25 +461,18 @@ class BrokerNode:
         ``from_client`` is False for the broker's own writes to internal topics. ``producer`` identifies the caller's
         connection.
         """
-        topics = (item.topic_partition.topic for item in data)
-        return self._topic_configs.when_known(
-            topics, timeout_ms, lambda: self._append(acks, timeout_ms, data, reply, from_client, producer)
-        )
+        topics = [item.topic_partition.topic for item in data]
+        if self._not_serving() is None and not self._topic_configs.unknown_among(topics):
+            return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client, producer)
 
-    def _append(
-        self,
-        acks: RequiredAcks,
-        timeout_ms: int,
-        data: Sequence[ProduceData],
-        reply: Callable[[list[ProduceResult]], None],
-        from_client: bool,
-        producer: Hashable,
-    ) -> Cancel | None:
-        refused = refuse_all(self._not_serving(), data, ProduceResult)
-        if refused:
-            reply(refused)
-            return None
-        return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client, producer)
+        def append() -> Cancel | None:
+            refused = refuse_all(self._not_serving(), data, ProduceResult)
+            if refused:
+                reply(refused)
+                return None
+            return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client, producer)
+
+        return self._topic_configs.when_known(topics, timeout_ms, append)
 
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
         """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""

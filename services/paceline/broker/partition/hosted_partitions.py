@@ -134,6 +134,10 @@ class HostedPartitions:
         if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
             # A partition of a deleted topic with this name is still hosted: drop the settings of the deleted topic.
             self._forget_settings(topic)
+            if earliest.settings_are_read:
+                for one in siblings.values():
+                    one.settings_are_read = False
+        partition.settings_are_read = not self.topic_configs.is_unread(topic)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:
         """Stop hosting a partition; return it if it was Online."""
@@ -172,6 +176,7 @@ class HostedPartitions:
         if config is not None:
             self.quotas.apply_topic_config(topic, config)
         for partition in self.of_topic(topic).values():
+            partition.settings_are_read = True
             if partition.log is not None:
                 if config is not None:
                     partition.log.config = config

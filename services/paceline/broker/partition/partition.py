@@ -67,6 +67,8 @@ class Partition:
     """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
     assigned_controller_epoch: int = -1
     """Controller epoch of that LeaderAndIsr."""
+    settings_are_read: bool = False
+    """Whether a read of the topic's settings has completed, also if they cannot be parsed."""
     is_deposed: bool = False
     """Whether this broker knows that it has lost the leadership: an ISR write found another leader or no state node, or
     a LeaderAndIsr named a leader without a known address."""
@@ -288,7 +290,7 @@ class Partition:
     @property
     def min_insync_replicas(self) -> int:
         """Minimum ISR size for commits; impossibly large while the setting is unknown."""
-        if self.log is None or self._host.topic_configs.is_unread(self.topic_partition.topic):
+        if self.log is None or not self.settings_are_read:
             return sys.maxsize
         return self.log.config.min_insync_replicas
 
@@ -308,7 +310,7 @@ class Partition:
         """
         log = self.serving_log(current_leader_epoch)
         if wait_for_all and not self.has_enough_replicas:
-            if self._host.topic_configs.is_unread(self.topic_partition.topic):
+            if not self.settings_are_read:
                 raise NotEnoughReplicasError(
                     f"the settings of topic {self.topic_partition.topic}, and so its min.insync.replicas, are not known"
                 )

@@ -3,9 +3,10 @@
 import secrets
 from collections.abc import Callable
 
+from paceline.broker.service.calls_in_progress import ByteBudget, FetchWaits
 from paceline.broker.service.group_servicer import GROUP_SERVICE, GroupServicer
 from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
-from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, FetchWaits, LogServicer
+from paceline.broker.service.log_servicer import LOG_SERVICE, LogServicer
 from paceline.broker.service.metadata_servicer import MetadataServicer
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
