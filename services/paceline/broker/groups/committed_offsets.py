@@ -4,6 +4,7 @@ Source: docs/protocol/groups.md#limits-of-a-group.
 """
 
 from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
 from typing import Final
 
 from paceline.broker.groups.records import OffsetValue
@@ -13,14 +14,12 @@ _NUMBERS_BYTES: Final = 32
 """Counted for the numbers of an offset."""
 
 
+@dataclass(slots=True, eq=False)
 class CommittedOffset:
     """A committed offset and the log offset of its record; of two records for a partition, the later record counts."""
 
-    __slots__ = ("record_offset", "value")
-
-    def __init__(self, value: OffsetValue, record_offset: int) -> None:
-        self.value = value
-        self.record_offset = record_offset
+    value: OffsetValue
+    record_offset: int
 
 
 class CommittedOffsets(MutableMapping[TopicPartition, CommittedOffset]):

@@ -9,6 +9,7 @@ Source: docs/protocol/groups.md#loading-groups; Kafka's GroupMetadataManager.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.broker.groups.group import Group, GroupState
@@ -57,16 +58,14 @@ _TOO_LARGE: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARG
 AppendReply = Callable[[int | PacelineError], None]
 
 
+@dataclass(slots=True, eq=False)
 class OwnedPartition:
     """A partition of ``__consumer_offsets`` that this broker leads."""
 
-    __slots__ = ("groups", "leader_epoch", "loaded", "since_ms")
-
-    def __init__(self, leader_epoch: int, now_ms: float) -> None:
-        self.leader_epoch = leader_epoch
-        self.since_ms = now_ms
-        self.loaded = False
-        self.groups: dict[str, Group] = {}
+    leader_epoch: int
+    since_ms: float
+    loaded: bool = False
+    groups: dict[str, Group] = field(default_factory=dict)
 
 
 class GroupStorage:

@@ -8,6 +8,7 @@ connection has room, and when memory is scarce the connection with the slowest r
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from paceline.model.errors import ThrottledError
@@ -30,19 +31,15 @@ _WORTH_COUNTING_BYTES: Final = 4_096
 LOG = logging.getLogger("paceline.broker")
 
 
+@dataclass(slots=True, eq=False)
 class _Answer:
     """A response in flight."""
 
-    __slots__ = ("begin_s", "cancel", "peer", "size_bytes", "timer")
-
-    def __init__(
-        self, peer: str, size_bytes: int, begin_s: float, cancel: Callable[[], Any], timer: asyncio.TimerHandle
-    ) -> None:
-        self.peer = peer
-        self.size_bytes = size_bytes
-        self.begin_s = begin_s
-        self.cancel = cancel
-        self.timer = timer
+    peer: str
+    size_bytes: int
+    begin_s: float
+    cancel: Callable[[], Any]
+    timer: asyncio.TimerHandle
 
 
 class AnswerBudget:
