@@ -136,7 +136,6 @@ class _Planner:
         """
         loads, weights, of_leaders = level.loads, level.goal.weights, level.goal.of_leaders
         over, under = set(filter(level.is_over, loads)), set(filter(level.is_under, loads))
-
         # A broker within its limits gives leaderships, which is free, or to a broker below its limits.
         givers = over if not (under or (over and of_leaders)) else {b for b in loads if loads[b] > level.share}
         takers = sorted((broker for broker in loads if loads[broker] < level.share), key=lambda broker: loads[broker])
@@ -227,8 +226,9 @@ class _Planner:
     def _has_room(self, row: int, broker: int, source: int | None = None) -> bool:
         """Whether the broker's rack may take one more replica of the partition, in place of the source's replica."""
         rack = self._racks[broker]
-        held = sum(self._racks[other] == rack for other in self.rows[row] if other != source)
-        return held < self._rack_share(row)
+        if source is not None and self._racks[source] == rack:
+            return True
+        return sum(self._racks[other] == rack for other in self.rows[row]) < self._rack_share(row)
 
 
 def _affected(levels: Sequence[Level], moves_replica: bool, moves_leader: bool) -> list[Level]:

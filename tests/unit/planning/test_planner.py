@@ -90,6 +90,19 @@ def test_a_partition_with_more_replicas_in_a_rack_than_its_share_is_counted() ->
     assert sorted(plan.placement["t", 0]) == [1, 2, 3, 4] and plan.crowded == 1
 
 
+def test_replicas_of_a_crowded_rack_are_balanced_within_the_rack() -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "a", 5: "b"}
+    placement = {("t", number): (1, 2, 3, 5) for number in range(4)}
+    plan = make_plan(placement, racks, count_goals(4))
+    assert Counter(broker for replicas in plan.placement.values() for broker in replicas) == {
+        1: 3,
+        2: 3,
+        3: 3,
+        4: 3,
+        5: 4,
+    }
+
+
 def test_a_broker_without_a_rack_counts_as_a_rack_of_its_own() -> None:
     racks = {1: "a", 2: "a", 3: ""}
     plan = make_plan({("t", 0): (1, 2), ("t", 1): (2, 1)}, racks, count_goals(2))
