@@ -25,6 +25,8 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
     errors_pb2,
     log_service_pb2,
     log_service_pb2_grpc,
@@ -120,6 +122,7 @@ class ServedCluster:
         self.fetching_brokers: list[int] = []
         self.produces: list[log_service_pb2.ProduceRequest] = []
         self.producer_ids = 0
+        self.refuses_changes = False
         self.user_agents: set[str] = set()
         """How clients name themselves, of fetches and appends."""
         self.described: list[list[str]] = []
@@ -138,6 +141,7 @@ class ServedCluster:
             )
             log_service_pb2_grpc.add_LogServiceServicer_to_server(_LogService(self, broker_id), server)
             metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(_MetadataService(self, broker_id), server)
+            admin_service_pb2_grpc.add_AdminServiceServicer_to_server(_AdminService(self), server)
             self.ports[broker_id] = server.add_insecure_port(address_of(host, 0))
             self._servers.append(server)
 
@@ -285,12 +289,41 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
         return response
 
 
+class _AdminService(admin_service_pb2_grpc.AdminServiceServicer):
+    """The size limits of topics."""
+
+    def __init__(self, cluster: ServedCluster) -> None:
+        self._cluster = cluster
+
+    def DescribeConfigs(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        response = admin_service_pb2.DescribeConfigsResponse()
+        for asked in request.resources:
+            described = response.resources.add(resource=asked.resource)
+            limit = self._cluster.partitions[asked.resource.name, 0].max_message_bytes
+            described.entries.add(key="max.message.bytes", value=str(limit))
+        return response
+
+    def IncrementalAlterConfigs(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        response = admin_service_pb2.IncrementalAlterConfigsResponse()
+        for asked in request.resources:
+            result = response.resources.add(resource=asked.resource)
+            if self._cluster.refuses_changes:
+                result.error.code, result.error.message = int(ErrorCode.POLICY_VIOLATION), "planned"
+                continue
+            for (topic, _), partition in self._cluster.partitions.items():
+                if topic == asked.resource.name:
+                    partition.max_message_bytes = int(asked.changes[0].value)
+        return response
+
+
 class _MetadataService(metadata_service_pb2_grpc.MetadataServiceServicer):
     def __init__(self, cluster: ServedCluster, broker_id: int) -> None:
         self._cluster, self._broker_id = cluster, broker_id
 
     def DescribeCluster(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = metadata_service_pb2.DescribeClusterResponse(cluster_id="x" * 22, node_id=self._broker_id)
+        response.controller_id, response.controller_host = self._broker_id, self._cluster.host
+        response.controller_port = self._cluster.ports[self._broker_id]
         for broker_id, port in self._cluster.ports.items():
             response.brokers.add(id=broker_id, host=self._cluster.host, port=port)
         return response

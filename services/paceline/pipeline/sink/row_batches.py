@@ -29,7 +29,8 @@ PartitionCount = Callable[[str], int | None]
 class _Topic:
     """Chooses partitions of a topic for rows without a partition and, with ``default``, without a key."""
 
-    def __init__(self, name: str, count: int, partitioner: str, rng: random.Random) -> None:
+    def __init__(self, name: str, count: int, max_bytes: int, partitioner: str, rng: random.Random) -> None:
+        self.max_bytes = max_bytes
         self.partitions = [TopicPartition(name, number) for number in range(count)]
         self._sticky = StickyPartitioner(rng) if partitioner != "roundrobin" else None
         self._next = rng.randrange(count)
@@ -63,12 +64,22 @@ class RowBatches:
         options: WriteOptions,
         partition_count: PartitionCount,
         on_batch: Callable[[TopicPartition, bytes | bytearray, int], None],
+        size_limit: Callable[[str], int],
         rng: random.Random | None = None,
     ) -> None:
-        """``on_batch`` receives the partition, the encoded batch and its number of records."""
+        """Encode no row yet.
+
+        Args:
+            options: options of the write.
+            partition_count: see `PartitionCount`.
+            on_batch: receives the partition, the encoded batch and its number of records.
+            size_limit: returns the size of the largest batch that a topic takes.
+            rng: chooses partitions.
+        """
         self._options = options
         self._partition_count = partition_count
         self._on_batch = on_batch
+        self._size_limit = size_limit
         self._rng = rng or random.Random()
         self._topics: dict[str, _Topic] = {}
         self._open: dict[TopicPartition, _OpenBatch] = {}
@@ -79,7 +90,8 @@ class RowBatches:
         """Encode rows and pass full batches to ``on_batch``.
 
         Raises:
-            InvalidRowError: a row has no topic, a partition that does not exist, or a header without a key.
+            InvalidRowError: a row has no topic, a partition that does not exist, a header without a key, or more bytes
+                than its topic takes.
             UnknownTopicOrPartitionError: a topic does not exist.
         """
         for topic, partition, key, value, headers, timestamp_ms in _rows(rows, columns, self._options.topic):
@@ -92,7 +104,7 @@ class RowBatches:
                 self._hand_over(tp)
                 batch = self._begin(tp)
                 before = batch.encoder.size()
-                # A new batch accepts its first row at any size; the leader refuses a batch that is too large.
+                # A new batch accepts its first row at any size.
                 batch.encoder.append(0, timestamp_ms, key, value, headers)
             batch.count += 1
             self.records += 1
@@ -106,15 +118,21 @@ class RowBatches:
             self._hand_over(tp)
 
     def _begin(self, tp: TopicPartition) -> _OpenBatch:
-        batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+        most = min(self._options.batch_bytes, self._topics[tp.topic].max_bytes)
+        batch = self._open[tp] = _OpenBatch(new_encoder(most))
         self._open_bytes += batch.encoder.size()  # A new batch has a header.
         return batch
 
     def _hand_over(self, tp: TopicPartition) -> None:
         batch = self._open.pop(tp)
         self._open_bytes -= batch.encoder.size()
-        self._on_batch(tp, finish(batch.encoder, self._options.codec), batch.count)
-        self._topics[tp.topic].change_sticky()
+        topic, data = self._topics[tp.topic], finish(batch.encoder, self._options.codec)
+        if len(data) > topic.max_bytes:
+            raise InvalidRowError(
+                f"{tp}: a row makes a batch of {len(data)} bytes, the topic takes {topic.max_bytes} (max.message.bytes)"
+            )
+        self._on_batch(tp, data, batch.count)
+        topic.change_sticky()
 
     def _route(self, name: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
         if name is None:
@@ -128,7 +146,9 @@ class RowBatches:
             count = self._partition_count(name)
             if not count:
                 raise UnknownTopicOrPartitionError(f"topic {name} does not exist")
-            topic = self._topics[name] = _Topic(name, count, self._options.partitioner, self._rng)
+            topic = self._topics[name] = _Topic(
+                name, count, self._size_limit(name), self._options.partitioner, self._rng
+            )
         if partition is not None:
             if not 0 <= partition < len(topic.partitions):
                 raise InvalidRowError(

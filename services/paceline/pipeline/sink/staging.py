@@ -3,7 +3,9 @@
 See docs/decisions/0013-exactly-once-sink.md for the whole procedure.
 """
 
+import logging
 import os
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,12 +25,17 @@ from paceline.pipeline.sink.options import WriteOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline_client import Admin, NewTopic, Producer, RecordMetadata
 
+LOG: Final = logging.getLogger(__name__)
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Size of the batches without an answer at which a task or a commit waits."""
 MAX_REQUEST_BYTES: Final = 3 * 1024 * 1024
 """Maximum size of the batches in a request; brokers refuse requests above 4 MiB (``socket.request.max.bytes``)."""
 
 
+LARGEST_BATCH_BYTES: Final = MAX_TOPIC_MESSAGE_BYTES - 1024
+"""The rest of its request has some bytes, too."""
+LIMIT_VALID_S: Final = 60.0
+LIMIT_TIMEOUT_MS: Final = 3_000
 NEW_LIMIT_MS: Final = 10_000
 """Time for which brokers may not know a changed size limit yet."""
 
@@ -49,6 +56,8 @@ class Staged:
     batches: Mapping[TopicPartition, list[StagedBatch]]
 
 
+_limits: dict[tuple[tuple[str, ...], str], tuple[float, int]] = {}
+"""Until when a size limit is valid, and the limit, by bootstrap servers and topic."""
 _producers: dict[tuple[Any, ...], Producer] = {}
 
 
@@ -85,6 +94,25 @@ def close_producers() -> None:
     """Close this process's producers; the next call opens new ones."""
     while _producers:
         _producers.popitem()[1].close(timeout_s=0.0)
+
+
+def size_limit(options: WriteOptions, topic: str) -> int:
+    """Return the size of the largest batch that a topic takes; it is kept for `LIMIT_VALID_S`.
+
+    Without an answer of a controller, return the largest size that any topic takes.
+    """
+    key = (options.bootstrap_servers, topic)
+    until, limit = _limits.get(key, (0.0, 0))
+    if time.monotonic() >= until:
+        limit = LARGEST_BATCH_BYTES
+        try:
+            with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
+                found = admin.describe_configs(topic, ["max.message.bytes"], timeout_ms=LIMIT_TIMEOUT_MS)
+            limit = min(limit, int(found[topic][0].value))
+        except PacelineError as error:
+            LOG.warning("size limit of topic is not known: topic=%s error=%s", topic, error)
+        _limits[key] = (time.monotonic() + LIMIT_VALID_S, limit)
+    return limit
 
 
 def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:

@@ -110,6 +110,7 @@ def write_task(
         StagedBatch,
         ensure_staging_topic,
         producer_of_this_process,
+        size_limit,
         stage_large,
         staging_partition,
     )
@@ -145,7 +146,7 @@ def write_task(
                 assert place.offset is not None
                 staged.setdefault(target, []).append(StagedBatch(place.partition, place.offset, count))
 
-        batches = RowBatches(options, count_partitions, on_batch)
+        batches = RowBatches(options, count_partitions, on_batch, lambda topic: size_limit(options, topic))
         for each in rows:
             batches.add(as_binary(each, ("key", "value")), columns)
         batches.finish()

@@ -2,17 +2,16 @@
 
 import pickle
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from paceline.model.errors import CorruptMessageError, MessageTooLargeError, PolicyViolationError
+from paceline.model.errors import CorruptMessageError, MessageTooLargeError
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
-from paceline.pipeline.errors import PublishFencedError, StagedDataLostError, UnsupportedOperationError
-from paceline.pipeline.sink import staging
+from paceline.pipeline.errors import InvalidRowError, PublishFencedError, StagedDataLostError, UnsupportedOperationError
 from paceline.pipeline.sink import writer as writer_module
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.pipeline.sink.publisher import EPOCHS, Publisher, producer_of
@@ -267,42 +266,24 @@ def test_batch_ids_beyond_an_epoch_get_another_producer_id() -> None:
 # --- the size limit of the staging topic
 
 
-class ConfigAdmin:
-    """Changes the size limit of served topics, in place of the client's Admin."""
-
-    def __init__(self, served: ServedCluster, refuses: bool = False) -> None:
-        self.served, self.refuses = served, refuses
-
-    def __call__(self, *_: Any, **__: Any) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def alter_configs(self, changes: dict[str, dict[str, str]]) -> None:
-        if self.refuses:
-            raise PolicyViolationError("planned")
-        for number in range(2):
-            self.served.partitions[STAGING, number].max_message_bytes = int(changes[STAGING]["max.message.bytes"])
-
-
-def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_version(
-    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "Admin", ConfigAdmin(served))
+def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_version(served: ServedCluster) -> None:
     served.partitions["u", 0].max_message_bytes = 3_000_000
     message = write(exact(served), rows([b"small", b"x" * 1_500_000, b"last"], topic="u"))
     writer_module.publish(exact(served), [message], 0)
     assert values(served, "u") == {0: [b"small", b"x" * 1_500_000, b"last"]}
 
 
-def test_a_staging_limit_that_cannot_be_raised_names_the_target(
-    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "Admin", ConfigAdmin(served, refuses=True))
-    with pytest.raises(MessageTooLargeError, match=r"^u-0: a batch of 1500074 bytes cannot be staged: planned"):
+def test_a_staging_limit_that_cannot_be_raised_names_the_target(served: ServedCluster) -> None:
+    served.partitions["u", 0].max_message_bytes = 3_000_000
+    served.refuses_changes = True
+    with pytest.raises(MessageTooLargeError, match=r"^u-0: a batch of 1500074 bytes cannot be staged: .*planned"):
+        write(exact(served), rows([b"x" * 1_500_000], topic="u"))
+
+
+def test_a_row_that_its_topic_does_not_take_is_not_staged(served: ServedCluster) -> None:
+    """It would be decided, and then no commit could publish it."""
+    served.partitions[STAGING, 0].max_message_bytes = served.partitions[STAGING, 1].max_message_bytes = 4 << 20
+    with pytest.raises(InvalidRowError, match=r"u-0: a row makes a batch of 1500074 bytes, .* takes 1048588"):
         write(exact(served), rows([b"x" * 1_500_000], topic="u"))
 
 

@@ -71,6 +71,14 @@ def test_the_batch_size_bounds_a_record_batch(served: ServedCluster) -> None:
     assert sum(counts(served)) == 300
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_batch_size_above_the_limit_of_the_topic_is_lowered(served: ServedCluster, codec: str) -> None:
+    for number in range(PARTITIONS):
+        served.partitions["t", number].max_message_bytes = 1_000
+    write(served, paceline__batch__size="100000", paceline__compression__type=codec)
+    assert sum(counts(served)) == 300
+
+
 def test_linger_is_accepted_and_delays_nothing(served: ServedCluster) -> None:
     """Were it kept, this test would not end."""
     write(served, paceline__linger__ms="86400000")
