@@ -105,19 +105,6 @@ def _short(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def _check_writable(file: Path) -> None:
-    """Check that the result can be written, before Spark spends a minute computing it.
-
-    Raises:
-        OSError: the file cannot be created or written.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    existed = file.exists()
-    file.open("ab").close()
-    if not existed:
-        file.unlink()
-
-
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and the first Ctrl-C set; the second Ctrl-C interrupts."""
@@ -278,22 +265,5 @@ def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str,
 
         config = job.VerifyConfig(tuple(bootstrap.split(",")), topics, max_tasks)
         with spark_session("verify", spark, output) as session, ConsoleListener(output) as listener:
-            result = job.run(session, config, listener)
-        finish(result, output)
-
-
-@pipeline.command()
-@click.option("--to", "page", default="build/report.html", help="output file")
-@click.option("--verify", "with_verify", is_flag=True, help="also compare replicas; reads every log once")
-@bootstrap_option
-@spark_options
-def report(bootstrap: str, page: str, with_verify: bool, output: str, **spark: Any) -> None:
-    """Write an HTML report about the cluster, with plots, readable offline."""
-    with reported(output):
-        from paceline.pipeline.jobs.report import job
-
-        config = job.ReportConfig(tuple(bootstrap.split(",")), page, with_verify)
-        _check_writable(Path(page))
-        with spark_session("report", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)

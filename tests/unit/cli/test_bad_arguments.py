@@ -135,13 +135,6 @@ def test_a_job_checks_its_options_before_spark_starts(
     assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
 
 
-def test_a_report_that_cannot_be_written_ends_before_spark_starts(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    page.mkdir()
-    ended = CliRunner().invoke(cli, ["pipeline", "report", "--to", str(page), *UNREACHABLE])
-    assert (ended.exit_code, ended.stderr) == (1, f"LOCAL_FAILURE: {page}: Is a directory\n")
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1", "host:99999", "a:1,b", "::1:9092"])
 def test_a_wrong_address_is_wrong_usage(address: str) -> None:
     ended = CliRunner().invoke(cli, ["topic", "list", "-b", address])
