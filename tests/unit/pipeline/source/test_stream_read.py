@@ -446,6 +446,17 @@ def test_a_deleted_topic_is_data_loss_or_waited_for() -> None:
         assert next_batch(lenient, end) == (end, {})
 
 
+def test_a_wrong_option_is_raised_by_the_reader_and_not_by_its_creation() -> None:
+    """PySpark stops the reader even when none was created, and that hides the error (test_spark_stream_read)."""
+    source = PacelineDataSource({"paceline.bootstrap.servers": "a:1", "subscribe": "t", "endingOffsets": "latest"})
+    made = source.streamReader(source.schema())
+    limit = made.getDefaultReadLimit()
+    for call in (made.initialOffset, lambda: made.latestOffset({}, limit), lambda: made.partitions({}, {})):
+        with pytest.raises(InvalidOptionError, match="option endingOffsets is refused"):
+            call()
+    made.stop()
+
+
 def test_a_partition_that_is_not_subscribed_any_more_is_named_so() -> None:
     with ServedCluster({("t", 0): part(20), ("u", 0): part(5)}) as served:
         start = reader(served, subscribe="t,u").initialOffset()
