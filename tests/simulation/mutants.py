@@ -616,7 +616,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "compacted segments are not durable",
         broken_groups.compacted_segments_not_synced,
         ("R22", "C14", "R14"),
-        60,
+        120,
         _DEATHS_IN_COMPACTION,
     ),
     Mutant(
