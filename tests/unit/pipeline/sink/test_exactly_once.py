@@ -276,14 +276,14 @@ def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_versio
 def test_a_staging_limit_that_cannot_be_raised_names_the_target(served: ServedCluster) -> None:
     served.partitions["u", 0].max_message_bytes = 3_000_000
     served.refuses_changes = True
-    with pytest.raises(MessageTooLargeError, match=r"^u-0: a batch of 1500074 bytes cannot be staged: .*planned"):
+    with pytest.raises(MessageTooLargeError, match=r"^u/0: a batch of 1500074 bytes cannot be staged: .*planned"):
         write(exact(served), rows([b"x" * 1_500_000], topic="u"))
 
 
 def test_a_row_that_its_topic_does_not_take_is_not_staged(served: ServedCluster) -> None:
     """It would be decided, and then no commit could publish it."""
     served.partitions[STAGING, 0].max_message_bytes = served.partitions[STAGING, 1].max_message_bytes = 4 << 20
-    with pytest.raises(InvalidRowError, match=r"u-0: a row makes a batch of 1500074 bytes, .* takes 1048588"):
+    with pytest.raises(InvalidRowError, match=r"u/0: a row makes a batch of 1500074 bytes, .* takes 1048588"):
         write(exact(served), rows([b"x" * 1_500_000], topic="u"))
 
 

@@ -460,7 +460,7 @@ def test_a_wrong_option_is_raised_by_the_reader_and_not_by_its_creation() -> Non
 def test_a_partition_that_is_not_subscribed_any_more_is_named_so() -> None:
     with ServedCluster({("t", 0): part(20), ("u", 0): part(5)}) as served:
         start = reader(served, subscribe="t,u").initialOffset()
-        with pytest.raises(DataLossError, match="t-0 is not subscribed any more"):
+        with pytest.raises(DataLossError, match="t/0 is not subscribed any more"):
             next_batch(reader(served, subscribe="u"), start)
 
 
