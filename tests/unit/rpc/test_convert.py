@@ -438,3 +438,13 @@ def test_an_invalid_replica_list_is_refused_every_time_and_a_valid_one_is_shared
             with pytest.raises(InvalidRequestError):
                 broker_ids(bad, "the assignment")
     assert broker_ids([71, 72, 73], "the assignment") is broker_ids([71, 72, 73], "the in-sync set")
+
+
+def test_a_digest_answer_keeps_its_values_without_the_partition_that_the_caller_named() -> None:
+    answer = client_io.DigestAnswer(TopicPartition("rides", 1), None, 3, 9, 7, 80, [1, 2], 5, 6, 10, 2, 12, 11)
+    message = convert.digest_answer_to_proto(answer)
+    values = {
+        name: getattr(message, name) for name in ("first_offset", "last_offset", "record_count", "high_watermark")
+    }
+    assert values == {"first_offset": 3, "last_offset": 9, "record_count": 7, "high_watermark": 11}
+    assert list(message.leader_epochs) == [1, 2] and not message.HasField("error")

@@ -51,14 +51,18 @@ def message_of(kind: Callable[..., M], value: Any, **others: Any) -> M:
 @functools.cache
 def _fields(kind: Any, source: Any, *given: str) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """Return the names of the fields to copy, and a function that returns their values."""
-    names = tuple(field.name for field in kind.DESCRIPTOR.fields if field.name not in given)
-    if hasattr(source, "topic_partition"):
-        names = tuple(name for name in names if name not in ("topic", "partition"))
+    names = [field.name for field in kind.DESCRIPTOR.fields if field.name not in given]
+    if hasattr(source, "topic_partition") and "topic" in names:
+        names = [name for name in names if name not in ("topic", "partition")]
+        get = _getter(names)
+        return ("topic", "partition", *names), lambda value: (*value.topic_partition, *get(value))
+    return tuple(names), _getter(names)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     # With fewer than two names an attrgetter returns no tuple.
     get = attrgetter("__class__", "__class__", *names)
-    if hasattr(source, "topic_partition"):
-        return ("topic", "partition", *names), lambda value: (*value.topic_partition, *get(value)[2:])
-    return names, lambda value: get(value)[2:]
+    return lambda value: get(value)[2:]
 
 
 def error_to_proto(kind: Callable[..., M], error: PacelineError | None) -> M | None:
