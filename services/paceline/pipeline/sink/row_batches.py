@@ -64,7 +64,7 @@ class RowBatches:
         options: WriteOptions,
         partition_count: PartitionCount,
         on_batch: Callable[[TopicPartition, bytes | bytearray, int], None],
-        size_limit: Callable[[str], int],
+        size_limit: Callable[[str, int], int],
         rng: random.Random | None = None,
     ) -> None:
         """Encode no row yet.
@@ -73,7 +73,7 @@ class RowBatches:
             options: options of the write.
             partition_count: see `PartitionCount`.
             on_batch: receives the partition, the encoded batch and its number of records.
-            size_limit: returns the size of the largest batch that a topic takes.
+            size_limit: returns the size of the largest batch that a topic takes, looked up anew if below a given size.
             rng: chooses partitions.
         """
         self._options = options
@@ -128,6 +128,8 @@ class RowBatches:
         self._open_bytes -= batch.encoder.size()
         topic, data = self._topics[tp.topic], finish(batch.encoder, self._options.codec)
         if len(data) > topic.max_bytes:
+            topic.max_bytes = self._size_limit(tp.topic, len(data))
+        if len(data) > topic.max_bytes:
             raise InvalidRowError(
                 f"{tp}: a row makes a batch of {len(data)} bytes, the topic takes {topic.max_bytes} (max.message.bytes)"
             )
@@ -147,7 +149,7 @@ class RowBatches:
             if not count:
                 raise UnknownTopicOrPartitionError(f"topic {name} does not exist")
             topic = self._topics[name] = _Topic(
-                name, count, self._size_limit(name), self._options.partitioner, self._rng
+                name, count, self._size_limit(name, 0), self._options.partitioner, self._rng
             )
         if partition is not None:
             if not 0 <= partition < len(topic.partitions):

@@ -96,14 +96,14 @@ def close_producers() -> None:
         _producers.popitem()[1].close(timeout_s=0.0)
 
 
-def size_limit(options: WriteOptions, topic: str) -> int:
-    """Return the size of the largest batch that a topic takes; it is kept for `LIMIT_VALID_S`.
+def size_limit(options: WriteOptions, topic: str, wanted: int = 0) -> int:
+    """Return the size of the largest batch that a topic takes; one of at least ``wanted`` is kept for `LIMIT_VALID_S`.
 
     Without an answer of a controller, return the largest size that any topic takes.
     """
     key = (options.bootstrap_servers, topic)
     until, limit = _limits.get(key, (0.0, 0))
-    if time.monotonic() >= until:
+    if time.monotonic() >= until or limit < wanted:
         limit = LARGEST_BATCH_BYTES
         try:
             with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -146,7 +147,7 @@ def write_task(
                 assert place.offset is not None
                 staged.setdefault(target, []).append(StagedBatch(place.partition, place.offset, count))
 
-        batches = RowBatches(options, count_partitions, on_batch, lambda topic: size_limit(options, topic))
+        batches = RowBatches(options, count_partitions, on_batch, partial(size_limit, options))
         for each in rows:
             batches.add(as_binary(each, ("key", "value")), columns)
         batches.finish()

@@ -17,7 +17,10 @@ def test_open_batches_stay_below_the_limit_after_many_batches(monkeypatch: pytes
     options = parse_write_options({"paceline.bootstrap.servers": "a:1", "paceline.batch.size": "1000"})
     counts: list[int] = []
     batches = RowBatches(
-        options, lambda _topic: PARTITIONS, lambda _tp, _batch, count: counts.append(count), lambda _: 1 << 20
+        options,
+        lambda _topic: PARTITIONS,
+        lambda _tp, _batch, count: counts.append(count),
+        lambda _topic, _wanted: 1 << 20,
     )
     most = 0
     for number in range(1_000):
