@@ -8,6 +8,7 @@ from paceline.broker import metadata_cache
 from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
+from paceline.broker.fetcher.follower_log import FollowerLog
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import isr_updates
 from paceline.broker.partition import partition as hosted_partition
@@ -460,7 +461,7 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
 
     def add(self: ReplicaFetcher, partition: Partition) -> None:
         if partition.log is not None and partition.topic_partition not in self.states:
-            partition.follower_log.truncate_to(partition.log.high_watermark, "as before KIP-101")
+            FollowerLog(partition, self._hosted).truncate_to(partition.log.high_watermark, "as before KIP-101")
         real(self, partition)
 
     patches.set(ReplicaFetcher, "add", add)
