@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import time
+import weakref
 from typing import Any
 
 import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from paceline.model.errors import ThrottledError
+from paceline.model.errors import InvalidRequestError, ThrottledError
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.server import AioRpcServer
 from tests.integration.test_stalled_clients import LONG_S, health_of, put_on, serving, until
@@ -47,6 +49,33 @@ async def test_calls_beyond_the_limit_are_throttled_and_health_is_still_answered
             over.set()
             assert [await call for call in calls] == [b"over"] * LIMIT
             assert await put_on(channel)(b"", timeout=LONG_S) == b"over"
+
+
+async def test_a_refused_request_is_freed_before_the_garbage_collector_runs() -> None:
+    """gRPC keeps the frames of a call that was aborted in cycles: a flood of refused requests took more than 1 GiB."""
+
+    class Content:
+        """Stands for a large request."""
+
+    contents: weakref.WeakSet[Content] = weakref.WeakSet()
+
+    async def refuse(request: bytes, context: Any) -> bytes:
+        content = Content()
+        contents.add(content)
+        await asyncio.sleep(0)
+        raise InvalidRequestError("too large")
+
+    handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(refuse)}
+    async with serving(handlers) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        gc.disable()
+        try:
+            calls = [put_on(channel)(b"", timeout=LONG_S) for _ in range(50)]
+            for call in calls:
+                with pytest.raises(grpc.RpcError, match="too large"):
+                    await call
+            await until(lambda: not contents)
+        finally:
+            gc.enable()
 
 
 async def test_open_streams_of_health_and_reflection_count_as_calls() -> None:

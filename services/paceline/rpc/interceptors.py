@@ -164,19 +164,20 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
         calls = self._health_checks if method == HEALTH_CHECK else self._calls
+        takes_turns = isinstance(parse, partial)  # payloads, which are not parsed here, take little time
 
         async def handle(_requests: Any, context: Any) -> Any:
-            begin = time.perf_counter()
+            begin, request = time.perf_counter(), None
             try:
                 caller = self._guard.admit(method, context)
                 with calls:
-                    data = await self._received(context)
+                    request = await self._received(context, takes_turns)
                     begin = time.perf_counter()
-                    request = parse(data)
-                    del data
+                    request = parse(request)
                     self._guard.check(method, caller, request, context)
                     response = await inner(request, context)
             except BaseException as failure:
+                request = None  # gRPC keeps this frame, with the exception, until the garbage collector runs
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
             return response
@@ -189,23 +190,24 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             return self._unary(method, inner, parse)
 
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
-            begin = time.perf_counter()
+            begin, request = time.perf_counter(), None
             try:
                 caller = self._guard.admit(method, context)
                 with self._calls:
-                    request = parse(await self._received(context))
+                    request = parse(await self._received(context, takes_turns=True))
                     begin = time.perf_counter()
                     self._guard.check(method, caller, request, context)
                     async for response in inner(request, context):
                         yield response
             except BaseException as failure:
+                request = None
                 await self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
 
-    async def _received(self, context: Any) -> Any:
-        request = await self._limiter.receive(context.read)
+    async def _received(self, context: Any, takes_turns: bool) -> Any:
+        request = await self._limiter.receive(context.read, context.peer(), takes_turns=takes_turns)
         if request is grpc.aio.EOF:
             # The client has disconnected, or it has closed the call without sending a request.
             with contextlib.suppress(grpc.aio.InternalError):
@@ -217,13 +219,14 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         seconds = time.perf_counter() - begin
         if isinstance(failure, (asyncio.CancelledError, GeneratorExit)):
             self._observe(method, seconds, "CANCELLED")
-            raise failure
+            raise failure.with_traceback(None)
         if not isinstance(failure, Exception) or isinstance(failure, grpc.aio.AbortError):
             raise failure
         error = public_error(method, failure)
         self._observe(method, seconds, error.code.name)
         count_refusal(self._limits, self._guard.listener, error)
         rich = to_rpc_status(error)
+        failure.__traceback__ = None  # its frames keep the request
         await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
         raise AssertionError("abort does not return")
 
@@ -319,6 +322,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
         count_refusal(self._limits, self._guard.listener, error)
+        failure.__traceback__ = None  # its frames keep the request
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
 

@@ -26,10 +26,10 @@ def limiter(**options: Any) -> ReceiveLimiter:
 class Call:
     """A call whose request the test delivers."""
 
-    def __init__(self, receive_limiter: ReceiveLimiter) -> None:
+    def __init__(self, receive_limiter: ReceiveLimiter, peer: str = "") -> None:
         self.admitted = asyncio.Event()
         self.complete = asyncio.Event()
-        self.task = asyncio.get_running_loop().create_task(receive_limiter.receive(self._read))
+        self.task = asyncio.get_running_loop().create_task(receive_limiter.receive(self._read, peer))
 
     async def _read(self) -> bytes:
         self.admitted.set()
@@ -48,6 +48,32 @@ async def test_calls_without_a_slot_wait_and_the_newest_is_next() -> None:
     for call in calls:
         call.complete.set()
     assert await asyncio.gather(*(call.task for call in calls)) == [b"request"] * 4
+    assert receive_limiter.under_way == 0
+
+
+async def test_a_quiet_connection_gets_a_slot_although_another_keeps_sending() -> None:
+    receive_limiter = limiter()
+    calls = [Call(receive_limiter, "crowd") for _ in range(5)]
+    quiet = Call(receive_limiter, "quiet")
+
+    def receiving() -> list[Call]:
+        return [call for call in [quiet, *calls] if call.admitted.is_set() and not call.task.done()]
+
+    await until(lambda: receiving() == calls[:1] and "quiet" in receive_limiter._waiting)
+    for _ in range(2):
+        waiting = len(receive_limiter._waiting["crowd"])
+        calls.append(Call(receive_limiter, "crowd"))  # newer than the call of the quiet connection
+        await until(lambda more=waiting + 1: len(receive_limiter._waiting["crowd"]) == more)
+        (call,) = receiving()
+        call.complete.set()
+        await call.task
+        await until(lambda: len(receiving()) == 1)
+        if receiving() == [quiet]:
+            break
+    assert receiving() == [quiet]
+    for call in [*calls, quiet]:
+        call.complete.set()
+    await asyncio.gather(*(call.task for call in [*calls, quiet]))
     assert receive_limiter.under_way == 0
 
 

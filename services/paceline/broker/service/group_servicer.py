@@ -25,6 +25,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
+from paceline.rpc.admission.turns import Turns
 from paceline.v1 import errors_pb2, group_service_pb2_grpc
 from paceline.v1 import group_service_pb2 as pb
 
@@ -45,8 +46,9 @@ timeout; also the longest wait of SyncGroup."""
 class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     """Consumer groups for the clients of one listener."""
 
-    def __init__(self, core: NodeHandle, listener: str) -> None:
+    def __init__(self, core: NodeHandle, listener: str, turns: Turns) -> None:
         self._core = core
+        self._turns = turns
         self._listener = Listener(listener, core)
 
     async def FindCoordinator(  # noqa: N802
@@ -138,19 +140,17 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     ) -> pb.CommitOffsetsResponse:
         """Commit offsets; the response has a result for each partition."""
         offsets = convert.bounded(request.offsets, convert.MAX_CLIENT_PARTITIONS, "partitions")
-        partitions = [convert.partition_of(one) for one in offsets]
-        convert.refuse_duplicates(partitions)
         core = self._core.get()
         now_ms = core.wall_ms()
+        partitions = await self._turns.each(convert.partition_of, offsets)
+        convert.refuse_duplicates(partitions)
+        committed = await self._turns.each(functools.partial(values.offset_from_proto, now_ms=now_ms), offsets)
         commit = CommitRequest(
             _group_id(request.group_id),
             request.generation_id if request.HasField("generation_id") else -1,
             _id(request.member_id, "member id"),
             _id(request.group_instance_id, "group instance id") or None,
-            {
-                topic_partition: values.offset_from_proto(one, now_ms)
-                for topic_partition, one in zip(partitions, offsets, strict=True)
-            },
+            dict(zip(partitions, committed, strict=True)),
         )
         coordinator = core.group_coordinator()
         answer: CommitResults | PacelineError = await answer_of(
@@ -158,16 +158,12 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         )
         if isinstance(answer, PacelineError):
             raise answer
-        return pb.CommitOffsetsResponse(
-            partitions=[
-                pb.CommitOffsetResult(
-                    topic=one.topic,
-                    partition=one.partition,
-                    error=convert.error_to_proto(errors_pb2.PartitionError, answer[one]),
-                )
-                for one in partitions
-            ]
-        )
+
+        def result(one: TopicPartition) -> pb.CommitOffsetResult:
+            error = convert.error_to_proto(errors_pb2.PartitionError, answer[one])
+            return pb.CommitOffsetResult(topic=one.topic, partition=one.partition, error=error)
+
+        return pb.CommitOffsetsResponse(partitions=await self._turns.each(result, partitions))
 
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
@@ -182,9 +178,8 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             ]
             convert.bounded(wanted, convert.MAX_CLIENT_PARTITIONS, "partitions")
         found = self._core.get().group_coordinator().fetch_offsets(_group_id(request.group_id), wanted)
-        return pb.FetchOffsetsResponse(
-            partitions=[values.committed_to_proto(one, value) for one, value in found.items()]
-        )
+        committed = await self._turns.each(lambda one: values.committed_to_proto(*one), list(found.items()))
+        return pb.FetchOffsetsResponse(partitions=committed)
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
         """List the groups that this broker coordinates."""

@@ -89,7 +89,7 @@ class BrokerServers(NodeServers):
             self.fetch_waits,
             self._metrics.listener_limits,
         )
-        groups = GroupServicer(self._core, name)
+        groups = GroupServicer(self._core, name, self._limiter.turns)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
         return [
             Service(LOG_SERVICE, log.add_to),

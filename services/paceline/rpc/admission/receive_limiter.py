@@ -2,8 +2,9 @@
 
 gRPC reads the bytes of a request before it calls a handler, so a limit in the handler would be too late. The
 interceptor runs before the bytes are read. It gives slots to a few calls at a time, and HTTP/2 flow control keeps the
-bytes of the other calls at their senders. The newest call gets the next free slot: in a flood of requests the waiting
-calls belong to the flood, and a client with one small request is served next. A call that has not been received after
+bytes of the other calls at their senders. Free slots go in turn to the newest call and to the connection that has been
+quiet for the longest time: in a flood of requests the waiting calls belong to the flood, and a client with one small
+request is served soon. A call that has not been received after
 `SLOW_AFTER_S` gives its slot back and counts as a slow sender; if there are too many, the oldest is cancelled.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from paceline.model.errors import ThrottledError
+from paceline.rpc.admission.turns import Turns
 
 RECEIVED_AT_ONCE: Final = 8
 SLOW_SENDERS: Final = 24
@@ -49,32 +51,57 @@ class ReceiveLimiter:
         self._receipt_s = receipt_s
         self._wait_s = wait_s
         self._check_interval_s = min(slow_after_s, wait_s)
-        self._waiting: dict[asyncio.Future[None], float] = {}
-        """Calls that wait for a slot, oldest first, with the end of their wait."""
+        self._waiting: dict[str, dict[asyncio.Future[None], float]] = {}
+        """Calls that wait for a slot, oldest first, with the end of their wait, by connection.
+
+        The connection with the latest call is the last one.
+        """
+        self._newest_is_next = True
         self._quick: dict[asyncio.Task[Any], float] = {}
         """Calls with a slot, oldest first, with the time when they got it."""
         self._slow: dict[asyncio.Task[Any], float] = {}
         """Slow senders, which gave their slot back, oldest first, with the time when they got it."""
         self._timer: asyncio.TimerHandle | None = None
+        self.turns = Turns()
+        """Turns of large requests on the event loop."""
 
     @property
     def under_way(self) -> int:
         """Number of requests that are being received."""
         return len(self._quick) + len(self._slow)
 
-    async def receive(self, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of ``read``, which starts when this call has a slot.
+    async def receive(self, read: Callable[[], Awaitable[Any]], peer: str = "", *, takes_turns: bool = False) -> Any:
+        """Return the result of ``read``, which starts when this call of the connection ``peer`` has a slot.
+
+        With ``takes_turns`` a large request keeps its slot until its turn, so that few of them are in memory, and a
+        connection is read no faster than `turns.BYTES_PER_S`.
 
         Raises:
             ThrottledError: no slot became free in time, or the request took too long to arrive.
         """
+        if not takes_turns:
+            return await self._receive(read, peer)
+        paid: asyncio.Lock | None = None
+        if self.turns.owes(peer):
+            try:
+                paid = await asyncio.wait_for(self.turns.pay(peer), self._wait_s)
+            except TimeoutError:
+                text = "this connection sends more large requests than the broker receives; try again"
+                raise ThrottledError.at("BYTES_PER_S", text) from None
+        try:
+            return await self._receive(lambda: self.turns.received(read, peer), peer)
+        finally:
+            if paid is not None:
+                paid.release()
+
+    async def _receive(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self._timer = loop.call_later(self._check_interval_s, self._check)
         if self._free:
             self._free -= 1
         else:
-            await self._slot(loop)
+            await self._slot(loop, peer)
         task = asyncio.current_task()
         assert task is not None
         self._quick[task] = loop.time()
@@ -91,20 +118,34 @@ class ReceiveLimiter:
             else:
                 self._slow.pop(task, None)
 
-    async def _slot(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _slot(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         slot: asyncio.Future[None] = loop.create_future()
-        self._waiting[slot] = loop.time() + self._wait_s
+        calls = self._waiting.pop(peer, {})
+        calls[slot] = loop.time() + self._wait_s
+        self._waiting[peer] = calls
         try:
             await slot
         except asyncio.CancelledError:
-            if self._waiting.pop(slot, None) is None and not slot.cancelled() and slot.exception() is None:
+            if not self._forget(peer, slot) and not slot.cancelled() and slot.exception() is None:
                 self._free_slot()  # this call got a slot at the moment of its cancellation
             raise
 
+    def _forget(self, peer: str, slot: asyncio.Future[None]) -> bool:
+        calls = self._waiting.get(peer, {})
+        was_waiting = calls.pop(slot, None) is not None
+        if not calls:
+            self._waiting.pop(peer, None)
+        return was_waiting
+
     def _free_slot(self) -> None:
-        """Give a slot to the newest waiting call, if any."""
+        """Give a slot to a waiting call, if any."""
         while self._waiting:
-            slot, _ = self._waiting.popitem()
+            self._newest_is_next = not self._newest_is_next
+            peer = next(reversed(self._waiting) if self._newest_is_next else iter(self._waiting))
+            calls = self._waiting.pop(peer)
+            slot, _ = calls.popitem()
+            if calls:
+                self._waiting[peer] = calls
             if not slot.done():
                 slot.set_result(None)
                 return
@@ -114,8 +155,11 @@ class ReceiveLimiter:
         """Throttle calls that have waited too long, take slots from slow senders, and cancel the slowest of these."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        for slot in [slot for slot, until_s in self._waiting.items() if now_s >= until_s]:
-            del self._waiting[slot]
+        waiting = [(peer, slot, end_s) for peer, calls in self._waiting.items() for slot, end_s in calls.items()]
+        for peer, slot, end_s in waiting:
+            if now_s < end_s:
+                continue
+            self._forget(peer, slot)
             if not slot.done():
                 slot.set_exception(
                     ThrottledError.at(

@@ -9,6 +9,7 @@ import pytest
 from paceline.broker.service.group_servicer import GroupServicer
 from paceline.broker.service.node_handle import CLIENT, NodeHandle
 from paceline.model.errors import InvalidRequestError
+from paceline.rpc.admission.turns import Turns
 from paceline.v1 import group_service_pb2 as pb
 
 CONTEXT: Any = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:4711")
@@ -19,4 +20,4 @@ def test_a_join_with_a_text_that_no_group_record_can_hold_is_refused(field: str)
     """A longer text stays in memory, and a group with it cannot be written."""
     request = pb.JoinGroupRequest(group_id="g", **{field: "x" * 40_000})
     with pytest.raises(InvalidRequestError, match="40000 characters"):
-        asyncio.run(GroupServicer(NodeHandle(), CLIENT).JoinGroup(request, CONTEXT))
+        asyncio.run(GroupServicer(NodeHandle(), CLIENT, Turns()).JoinGroup(request, CONTEXT))

@@ -1,0 +1,88 @@
+"""Turns of large requests on the event loop (docs/protocol/limits.md#large-requests).
+
+The event loop serves all callers of a listener, so a request that takes it for 50 ms delays all of them. Large requests
+are handled one after the other, in slices of a few milliseconds, and after each slice the loop is left to other callers
+for as long as the slice took. A connection that has sent a large request sends its next request when the first is paid
+for, at `BYTES_PER_S`; until then HTTP/2 flow control keeps the bytes at the sender. Batches of records take no turns.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+LARGE_BYTES: Final = 32 * 1024
+"""Size from which a request is large."""
+BYTES_PER_S: Final = 16 * 1024 * 1024
+"""Rate at which large requests are received from one connection."""
+SLICE: Final = 200
+"""Elements of a list that are handled in one slice."""
+LONGEST_PAUSE_S: Final = 0.05
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class _Debt:
+    """The large requests of one connection that are not paid for; its holder may send the next request."""
+
+    def __init__(self) -> None:
+        self.paid_s = 0.0
+        """The time when all large requests are paid for."""
+        self.lock = asyncio.Lock()
+
+
+class Turns:
+    """Gives one caller at a time a turn, in the order of their calls. All methods run on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._next_s = 0.0
+        """The earliest time of the next turn."""
+        self._debts: dict[str, _Debt] = {}
+
+    def owes(self, peer: str) -> bool:
+        """Whether this connection has sent a large request that is not yet paid for."""
+        return peer in self._debts
+
+    async def pay(self, peer: str) -> asyncio.Lock:
+        """Wait until the large requests of a connection are paid for; return its lock, to release after a request."""
+        debt = self._debts[peer]
+        await debt.lock.acquire()
+        try:
+            await asyncio.sleep(debt.paid_s - asyncio.get_running_loop().time())
+        except BaseException:
+            debt.lock.release()
+            raise
+        return debt.lock
+
+    async def received(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
+        """Return the request that ``read`` returns, a large one when the caller may use the event loop."""
+        request = await read()
+        if isinstance(request, bytes) and len(request) >= LARGE_BYTES:
+            now_s = asyncio.get_running_loop().time()
+            self._debts = {one: debt for one, debt in self._debts.items() if debt.paid_s > now_s or debt.lock.locked()}
+            debt = self._debts.setdefault(peer, _Debt())
+            debt.paid_s = max(debt.paid_s, now_s) + len(request) / BYTES_PER_S
+            await self.turn()
+        return request
+
+    async def turn(self) -> None:
+        """Return when the caller may use the event loop; its turn ends when it next waits."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            await asyncio.sleep(self._next_s - loop.time())
+            # The loop runs this callback as soon as the caller waits.
+            loop.call_soon(self._ended, loop.time())
+
+    async def each(self, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        """Return the results of ``work``, in slices with a turn for each slice but the first."""
+        results: list[B] = []
+        for start in range(0, len(items), SLICE):
+            if start:
+                await self.turn()
+            results += map(work, items[start : start + SLICE])
+        return results
+
+    def _ended(self, begin_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._next_s = now_s + min(now_s - begin_s, LONGEST_PAUSE_S)
