@@ -27,6 +27,7 @@ from paceline.rpc.security.guard import Guard, current_caller
 from paceline.rpc.streams.stream_server import Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+HEALTH_WATCH: Final = "/grpc.health.v1.Health/Watch"
 
 LOG = logging.getLogger("paceline.rpc")
 
@@ -246,11 +247,9 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler with authorization, limits, measurement and errors as statuses."""
         handler = continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return None  # this server has no methods with a stream of requests
         method: str = handler_call_details.method
-        if _is_non_blocking(handler):
-            return self._non_blocking(method, handler)
+        if handler is None or method == HEALTH_WATCH:
+            return None  # a watch of the health service would occupy a thread until its client ends it
         parse = typed_parser(handler.request_deserializer, MAX_INTERNAL_FIELDS)
         # Use streaming handlers although the client sends one request: then gRPC calls this class on the headers, and
         # the caller is authorized before gRPC receives the request.
@@ -296,23 +295,6 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         self._guard.check(method, caller, request, context)
         return request
 
-    def _non_blocking(self, method: str, handler: Any) -> Any:
-        """Authorize calls of the health service's Watch; the library sends its responses, which are not measured."""
-
-        parse = typed_parser(handler.request_deserializer, MAX_INTERNAL_FIELDS)
-
-        def handle(requests: Any, context: Any, send_response: Any) -> None:
-            begin = time.perf_counter()
-            try:
-                request = self._admitted(method, parse, requests, context)
-            except Exception as failure:
-                self._abort(method, begin, failure, context)
-            handler.unary_stream(request, context, send_response)
-
-        handle.experimental_non_blocking = True  # type: ignore[attr-defined]
-        handle.experimental_thread_pool = getattr(handler.unary_stream, "experimental_thread_pool", None)  # type: ignore[attr-defined]
-        return grpc.stream_stream_rpc_method_handler(handle, response_serializer=handler.response_serializer)
-
     def _abort(self, method: str, begin: float, failure: Exception, context: Any) -> NoReturn:
         if context.code() is not None:  # the handler called abort, and gRPC raised this exception to unwind the stack
             raise failure
@@ -325,11 +307,6 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         failure.__traceback__ = None  # its frames keep the request
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
-
-
-def _is_non_blocking(handler: Any) -> bool:
-    """Whether gRPC calls the handler with a callback, as for the health service's Watch on a thread-pool server."""
-    return getattr(handler.unary_stream, "experimental_non_blocking", None) is not None
 
 
 def count_refusal(limits: ListenerLimits, listener: str, error: PacelineError) -> None:

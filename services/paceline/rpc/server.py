@@ -211,35 +211,11 @@ class AioRpcServer(_BoundServer):
         await self._server.stop(grace_s)
 
 
-class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
-    """The health servicer of the gRPC library, changed so that the end of a watch does not wait for its lock.
-
-    The library sends a status while it holds the lock, and the send ends only after a callback on the server's thread.
-    The same thread reports disconnected watchers. If it waited for the lock there, the two threads would deadlock.
-    """
-
-    def _on_close_callback(self, send_response_callback: Any, service: str) -> Callable[[], None]:
-        def callback() -> None:
-            self._send_response_callbacks[service].discard(send_response_callback)
-            send_response_callback(None)
-
-        return callback
-
-    def set(self, service: str, status: Any) -> None:
-        with self._lock:
-            if self._gracefully_shutting_down:
-                return
-            self._server_status[service] = status
-            response = health_pb2.HealthCheckResponse(status=status)
-            for send in list(self._send_response_callbacks.get(service, ())):
-                send(response)
-
-
 class ThreadPoolRpcServer(_BoundServer):
     """The thread-pool server of one listener, for control requests.
 
-    It has no reflection service, because each reflection stream would occupy one of the few threads until its client
-    ends the stream.
+    It has neither the reflection service nor the health service's Watch, because each such stream would occupy one of
+    the few threads until its client ends the stream.
     """
 
     def __init__(
@@ -273,8 +249,7 @@ class ThreadPoolRpcServer(_BoundServer):
             options=server_options(max_request_bytes, max_connections) + UNCOMPRESSED,
         )
         super().__init__(listener, services, server, credentials)
-        # With experimental_non_blocking, watch streams of the health service do not occupy the few control threads.
-        self._health = _ThreadedHealth(experimental_non_blocking=True)
+        self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
