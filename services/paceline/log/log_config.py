@@ -50,7 +50,6 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     flush_messages: int = MAX_INT64
     flush_ms: int = MAX_INT64
-    preallocate: bool = False
     max_message_bytes: int = 1_048_588
     compression_type: Codec | None = None
     """``None`` keeps the producer's codec."""
@@ -202,7 +201,6 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
         "min.cleanable.dirty.ratio": ("min_cleanable_dirty_ratio", _ratio),
         "flush.messages": ("flush_messages", _integer(1)),
         "flush.ms": ("flush_ms", _integer(0)),
-        "preallocate": ("preallocate", _boolean),
         "max.message.bytes": ("max_message_bytes", _integer(0, MAX_INT32)),
         "compression.type": ("compression_type", _compression_type),
         "message.timestamp.type": ("message_timestamp_type", _timestamp_type),

@@ -10,7 +10,7 @@ _LISTS: Final = frozenset(
     {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 _RATIOS: Final = frozenset({"min.cleanable.dirty.ratio"})
-_BOOLEANS: Final = frozenset({"preallocate", "unclean.leader.election.enable"})
+_BOOLEANS: Final = frozenset({"unclean.leader.election.enable"})
 _TEXTS: Final = frozenset({"compression.type", "message.timestamp.type"})
 
 _DOCUMENTATION: Final[Mapping[str, str]] = {
@@ -29,7 +29,6 @@ _DOCUMENTATION: Final[Mapping[str, str]] = {
     "min.cleanable.dirty.ratio": "Part of the log, 0 to 1, that has to be uncompacted before compaction starts.",
     "flush.messages": "Records after which the log is forced to disk; by default the operating system decides.",
     "flush.ms": "Milliseconds after which the log is forced to disk; by default the operating system decides.",
-    "preallocate": "Whether the file of a new segment is allocated in full at once.",
     "max.message.bytes": "Size in bytes of the largest batch that may be appended, after compression.",
     "compression.type": "Codec of stored batches: uncompressed, gzip, snappy, lz4, zstd; producer keeps its codec.",
     "message.timestamp.type": "CreateTime keeps the producer's timestamp, LogAppendTime stores the broker's.",

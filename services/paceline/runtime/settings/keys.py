@@ -160,7 +160,6 @@ class BrokerKeys(CommonKeys):
     transactional_id_expiration_ms: int = key(
         604_800_000, "ms", "idle time after which the state of a producer is removed", ge=1
     )
-    log_preallocate: bool = key(False, "", "", topic="preallocate")
     message_max_bytes: int = key(
         1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", ge=0, le=4 << 20
     )
@@ -241,6 +240,7 @@ NOT_HERE: Final[dict[str, str]] = {
     "control.plane.listener.name": "controllers always use the CONTROL listener",
     "inter.broker.protocol.version": "there is one version",
     "log.message.format.version": "there is one version, 2",
+    "log.preallocate": "the file of a segment grows with its records",
     "auto.create.topics.enable": "topics are never created by a typo; use CreateTopics",
     "port": "use listeners",
     "host.name": "use listeners",
