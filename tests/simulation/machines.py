@@ -27,6 +27,7 @@ from tests.simulation.transports import (
 )
 from tests.simulation.world import MILLISECOND, NodeScheduler, Skew, World
 from tests.support.broker_cluster import settings_in
+from tests.support.inline_work import InlineWork
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ class BrokerLife(Life):
         for log in self.logs.observed_logs():
             log.rebuild_mirror()
         self.unclean = report.is_unclean_restart(boot_id)
+        background = DiskThread(self) if cluster.profile.slow_disks else InlineWork(self.scheduler)
         self.node = BrokerNode(
             cluster.profile.broker_config(machine.broker_id),
             tuple(
@@ -279,9 +281,9 @@ class BrokerLife(Life):
             cluster.world.chance(f"{machine.name}/{number}"),
             self._changed,
             self._fatal,
+            background,
+            DiskThread(self, "cleaner thread") if cluster.profile.compacts else background,
             unclean_restart=self.unclean,
-            background=DiskThread(self) if cluster.profile.slow_disks else None,
-            cleaner_background=DiskThread(self, "cleaner thread") if cluster.profile.compacts else None,
         )
 
     def _killed(self) -> None:

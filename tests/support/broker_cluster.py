@@ -54,6 +54,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
+from tests.support.inline_work import InlineWork
 from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 from tests.support.zookeeper.data_tree import DataTree
@@ -228,6 +229,8 @@ class BrokerUnderTest:
             random.Random(config.broker_id),
             self.changes.append,
             self.fatal.append,
+            InlineWork(cluster.time),
+            InlineWork(cluster.time),
             unclean_restart=report.is_unclean_restart("boot"),
         )
 

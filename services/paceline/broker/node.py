@@ -34,7 +34,7 @@ from paceline.broker.requests.offsets import describe_replicas, offsets_for_lead
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.requests.proved_calls import ProvedCalls
 from paceline.broker.storage.log_cleaner import LogCleaner
-from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
+from paceline.broker.storage.log_flusher import LogFlusher
 from paceline.broker.storage.log_retention import LogRetention
 from paceline.broker.storage.meta_properties import check_cluster_id, known_cluster_id, write_cluster_id
 from paceline.coordination import znodes
@@ -91,14 +91,13 @@ class BrokerNode:
         rng: random.Random,
         on_state_change: Callable[[StateChange], None],
         on_fatal: Callable[[Exception], None],
+        background: BackgroundWork,
+        cleaner_background: BackgroundWork,
         unclean_restart: bool = False,
-        background: BackgroundWork | None = None,
-        cleaner_background: BackgroundWork | None = None,
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
-        ``background`` flushes logs and ``cleaner_background`` compacts them; without them this work runs on the event
-        loop.
+        ``background`` flushes logs and ``cleaner_background`` compacts them.
         """
         self._config = config
         self._scheduler = scheduler
@@ -140,10 +139,9 @@ class BrokerNode:
         self.replica_manager = manager = ReplicaManager(hosted, log_manager, transport, rng)
         self._isr_writer = hosted.isr_updates.writer
         self._isr_notifier = IsrNotifier(hosted, self._zookeeper)
-        background = background or InlineWork(scheduler)
-        self._housekeeping = LogFlusher(log_manager, hosted, background)
+        self._flusher = LogFlusher(log_manager, hosted, background)
         self._retention = LogRetention(hosted, manager.storage)
-        self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background or background)
+        self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background)
         # The calls of clients
         self.proved_calls = ProvedCalls(hosted, manager.storage, manager.proofs, self._not_serving)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
@@ -209,7 +207,7 @@ class BrokerNode:
         """Connect and register; ``on_ready`` is called once, after the first registration."""
         self._on_ready = on_ready
         self.replica_manager.start()
-        self._housekeeping.start()
+        self._flusher.start()
         self._retention.start()
         self._cleaner.start()
         self._heartbeats.start()
@@ -252,7 +250,7 @@ class BrokerNode:
         self._broker_configs.stop()
         # Close the logs only when no flush is running: a log that is closed during a flush would lack later records.
         self._retention.stop()
-        self._cleaner.stop(lambda: self._housekeeping.stop(self._close_logs))
+        self._cleaner.stop(lambda: self._flusher.stop(self._close_logs))
 
     def _close_logs(self) -> None:
         self.replica_manager.stop()

@@ -96,7 +96,7 @@ def test_logs_are_flushed_together_although_one_is_deleted_meanwhile() -> None:
     broker.files.locked.clear()
     cluster.time.run_for(100)
     other = cluster.boot(1, broker.files)
-    other.node._housekeeping.stop(lambda: None)
+    other.node._flusher.stop(lambda: None)
     other.node = BrokerNode(
         other.config,
         other.endpoints,
@@ -107,7 +107,8 @@ def test_logs_are_flushed_together_although_one_is_deleted_meanwhile() -> None:
         random.Random(1),
         other.changes.append,
         other.fatal.append,
-        background=elsewhere,
+        elsewhere,
+        elsewhere,
     )
     other.zookeeper._started = False
     other.node.start(lambda: None)
@@ -139,7 +140,7 @@ def test_a_stop_waits_for_the_flush_in_progress_before_it_closes_the_logs() -> N
     cluster.decide(1, 0, (1,), is_new=True)
     broker = cluster[1]
     elsewhere = Elsewhere()
-    broker.node._housekeeping._background = elsewhere
+    broker.node._flusher._background = elsewhere
     broker.produce(b"a")
     cluster.time.run_until(lambda: bool(elsewhere.jobs), 20_000)
     broker.produce(b"b")

@@ -166,9 +166,9 @@ class BrokerProcess(NodeProcess):
             random.Random(os.urandom(16)),
             self._state_changed,
             self._end,
+            ExecutorWork(self._loop, "flush"),
+            ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
             unclean_restart=report.is_unclean_restart(_boot_id()),
-            background=ExecutorWork(self._loop, "flush"),
-            cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
         )
 
     def _controller_lost(self) -> None:

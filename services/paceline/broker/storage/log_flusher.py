@@ -16,7 +16,7 @@ from paceline.log.durability import FlushTask
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import PacelineError
-from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.scheduler import Cancellable
 
 LOG: Final = logging.getLogger(__name__)
 _FLUSHES_AT_ONCE: Final = 64
@@ -143,20 +143,3 @@ class _Flushes:
                 LOG.exception("flush failed, its log directory is offline: partition=%s", log.topic_partition)
                 continue
             self.done.append((log, task))
-
-
-class InlineWork:
-    """Runs background work in the foreground, for a node without threads."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        """Run ``work`` now; the scheduler calls ``on_done`` afterwards."""
-        try:
-            work()
-        except Exception as error:
-            failure = error
-            self._scheduler.call_soon(lambda: on_done(failure))
-        else:
-            self._scheduler.call_soon(lambda: on_done(None))
