@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.model.errors import ErrorCode
-from paceline.rpc.errors import STATUS_OF_CODE
 from paceline.v1 import errors_pb2
 
 ROOT: Final = Path(__file__).parents[1]
@@ -27,7 +25,7 @@ def rows() -> dict[str, dict[str, Any]]:
         if value.number:
             found[value.name.removeprefix("ERROR_CODE_")] = {
                 "number": value.number,
-                "status": STATUS_OF_CODE[ErrorCode(value.number)].name,
+                "status": options[errors_pb2.grpc_status],
                 "retriable": options[errors_pb2.retriable],
                 "definite": options[errors_pb2.definite],
                 "refresh_metadata": options[errors_pb2.refresh_metadata],

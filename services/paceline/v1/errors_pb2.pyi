@@ -426,6 +426,7 @@ global___TopicError = TopicError
 RETRIABLE_FIELD_NUMBER: builtins.int
 DEFINITE_FIELD_NUMBER: builtins.int
 REFRESH_METADATA_FIELD_NUMBER: builtins.int
+GRPC_STATUS_FIELD_NUMBER: builtins.int
 retriable: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
 """The same request may succeed when repeated after a pause."""
 definite: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.bool]
@@ -434,3 +435,5 @@ refresh_metadata: google.protobuf.internal.extension_dict._ExtensionFieldDescrip
 """The client's metadata about leaders (for NOT_CONTROLLER, about the active controller) is out of date: follow the
 hint in the error, or refresh the metadata, before sending to that partition again.
 """
+grpc_status: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.EnumValueOptions, builtins.str]
+"""Name of the gRPC status of a call that fails with this error."""
