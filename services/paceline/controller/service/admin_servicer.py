@@ -25,6 +25,7 @@ from paceline.controller.admin.admin_values import (
     ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
+    CreatePartitionsResult,
     CreateTopicResult,
     DescribeConfigsResult,
     ElectionType,
@@ -99,7 +100,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             timeout_ms,
             ANSWER_GRACE_MS,
         )
-        return admin_pb.CreateTopicsResponse(topics=[_created(result) for result in results])
+        return admin_pb.CreateTopicsResponse(topics=[_created(admin_pb.CreateTopicResult, one) for one in results])
 
     async def DeleteTopics(  # noqa: N802
         self, request: admin_pb.DeleteTopicsRequest, context: Any
@@ -108,10 +109,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
         return admin_pb.DeleteTopicsResponse(
-            topics=[
-                admin_pb.DeleteTopicResult(name=result.name, error=error_to_proto(errors_pb2.TopicError, result.error))
-                for result in results
-            ]
+            topics=[message_of(admin_pb.DeleteTopicResult, one, error=_topic_error(one)) for one in results]
         )
 
     async def CreatePartitions(  # noqa: N802
@@ -129,15 +127,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             ANSWER_GRACE_MS,
         )
         return admin_pb.CreatePartitionsResponse(
-            topics=[
-                admin_pb.CreatePartitionsResult(
-                    name=result.name,
-                    error=error_to_proto(errors_pb2.TopicError, result.error),
-                    first_partition=result.first_partition,
-                    assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
-                )
-                for result in results
-            ]
+            topics=[_created(admin_pb.CreatePartitionsResult, one) for one in results]
         )
 
     async def AlterPartitionReassignments(  # noqa: N802
@@ -307,13 +297,13 @@ def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
     )
 
 
-def _created(result: CreateTopicResult) -> admin_pb.CreateTopicResult:
-    return admin_pb.CreateTopicResult(
-        name=result.name,
-        error=error_to_proto(errors_pb2.TopicError, result.error),
-        topic_id=result.topic_id,
-        assignments=[admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments],
-    )
+def _topic_error(result: Any) -> errors_pb2.TopicError | None:
+    return error_to_proto(errors_pb2.TopicError, result.error)
+
+
+def _created(kind: type[M], result: CreateTopicResult | CreatePartitionsResult) -> M:
+    rows = [admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments]
+    return message_of(kind, result, error=_topic_error(result), assignments=rows)
 
 
 def _rows(assignments: Iterable[admin_pb.ReplicaAssignment]) -> tuple[tuple[int, ...], ...]:
@@ -357,9 +347,9 @@ def _described_configs(result: DescribeConfigsResult) -> admin_pb.DescribeConfig
 
 def _config_entry(entry: ConfigEntry) -> admin_pb.ConfigEntry:
     known = TOPIC_KEY_DESCRIPTIONS.get(entry.key) or BROKER_KEY_DESCRIPTIONS[entry.key]
-    return admin_pb.ConfigEntry(
-        key=entry.key,
-        value=entry.value,
+    return message_of(
+        admin_pb.ConfigEntry,
+        entry,
         source=admin_pb.ConfigSource.Value(f"CONFIG_SOURCE_{entry.source.name}"),
         type=admin_pb.ConfigType.Value(f"CONFIG_TYPE_{known.type.name}"),
         default_value=known.default,

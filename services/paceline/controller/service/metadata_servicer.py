@@ -27,7 +27,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
-from paceline.rpc.convert import error_to_proto
+from paceline.rpc.convert import error_to_proto, message_of
 from paceline.rpc.pages import topics_page
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -153,20 +153,14 @@ class MetadataServicer(WatchServicer):
 
 
 def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
-    return metadata_pb.TopicDescription(
-        name=topic.name,
+    return message_of(
+        metadata_pb.TopicDescription,
+        topic,
         error=error_to_proto(errors_pb2.TopicError, topic.error),
-        topic_id=topic.topic_id,
         partitions=[
-            metadata_pb.PartitionDescription(
-                partition=partition.partition,
-                leader=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replicas=partition.replicas,
-                isr=partition.isr,
-                offline_replicas=partition.offline_replicas,
-                adding_replicas=partition.adding_replicas,
-                removing_replicas=partition.removing_replicas,
+            message_of(
+                metadata_pb.PartitionDescription,
+                partition,
                 error=None
                 if partition.leader is not None
                 else convert.no_leader_to_proto(TopicPartition(topic.name, partition.partition)),
