@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.broker.fetcher.fetch_state import FetchState
-from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.fetcher.replica_fetcher import Activity, ReplicaFetcher
 from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
@@ -289,12 +289,12 @@ class ControlChecks:
                 return result
             return record_fetch(partition, replica_id, epoch, position, *rest)
 
-        def probed_answered(fetcher: ReplicaFetcher, sequence: int, *rest: Any) -> None:
-            late = fetcher._closed or fetcher._in_flight != sequence
+        def probed_answered(fetcher: ReplicaFetcher, request: Any, *rest: Any) -> None:
+            late = fetcher._activity is not Activity.FETCHING or fetcher._latest is not request
             if late:
                 stale.append(fetcher)
             try:
-                answered(fetcher, sequence, *rest)
+                answered(fetcher, request, *rest)
             finally:
                 if late:
                     stale.pop()

@@ -9,7 +9,7 @@ from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher.follower_log import FollowerLog
-from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.fetcher.replica_fetcher import Activity, ReplicaFetcher
 from paceline.broker.partition import isr_updates
 from paceline.broker.partition import partition as hosted_partition
 from paceline.broker.partition.partition import Partition
@@ -470,8 +470,11 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
 def any_fetch_answer(patches: "Patches") -> None:
     """A response is applied although the fetcher has sent a later request."""
 
-    def answered(self: ReplicaFetcher, sequence: int, request: Any, answer: Any) -> None:
-        self._in_flight = None
+    def enter(self: ReplicaFetcher, activity: Activity) -> None:
+        self._activity = activity if self._activity is not Activity.CLOSED else Activity.CLOSED
+
+    def answered(self: ReplicaFetcher, request: Any, answer: Any) -> None:
+        self._enter(Activity.IDLE)
         if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE:
             self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
         else:
@@ -479,6 +482,7 @@ def any_fetch_answer(patches: "Patches") -> None:
             self._apply(answer.results)
         self.run()
 
+    patches.set(ReplicaFetcher, "_enter", enter)
     patches.set(ReplicaFetcher, "_answered", answered)
     patches.set(ReplicaFetcher, "_is_current", lambda _self, state, _result: state.partition.log is not None)
     real_close, real_apply = ReplicaFetcher.close, ReplicaFetcher._apply_to

@@ -15,7 +15,7 @@ from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher.follower_log import FollowerLog
-from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.fetcher.replica_fetcher import Activity, ReplicaFetcher
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.group import Group
 from paceline.broker.groups.group_storage import GroupStorage
@@ -223,8 +223,8 @@ class Places:
         def diverged(fetcher: ReplicaFetcher, *_: Any) -> None:
             reach("a follower diverges", fetcher._config.broker_id, fetcher.leader.broker_id)
 
-        def fetch_answered(fetcher: ReplicaFetcher, sequence: int, *_: Any) -> None:
-            if fetcher._closed or fetcher._in_flight != sequence:
+        def fetch_answered(fetcher: ReplicaFetcher, request: Any, *_: Any) -> None:
+            if fetcher._activity is not Activity.FETCHING or fetcher._latest is not request:
                 reach("an answer to an earlier fetch")
 
         probe(IsrUpdates, "_propose", proposed)

@@ -7,6 +7,7 @@ Source: docs/protocol/replication.md#applying-a-fetch-response.
 """
 
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from functools import partial
 from typing import Final
 
@@ -55,6 +56,24 @@ _NOT_YET_ERRORS: Final = (
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
+class Activity(Enum):
+    """What a fetcher does."""
+
+    IDLE = auto()
+    FETCHING = auto()
+    PAUSED = auto()
+    """The latest request failed; the next one waits for the back-off."""
+    CLOSED = auto()
+
+
+VALID_PREVIOUS: Final = {
+    Activity.IDLE: {Activity.FETCHING, Activity.PAUSED},
+    Activity.FETCHING: {Activity.IDLE},
+    Activity.PAUSED: {Activity.IDLE},
+    Activity.CLOSED: set(Activity),
+}
+
+
 class ReplicaFetcher:
     """A fetcher for one leader. Runs on the node's scheduler; the transport owns the connection."""
 
@@ -90,10 +109,8 @@ class ReplicaFetcher:
         """Delayed partitions that wait for the quota."""
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
-        self._sequence = 0
-        self._in_flight: int | None = None
-        self._paused = False
-        self._closed = False
+        self._activity = Activity.IDLE
+        self._latest: ReplicaFetchRequest | None = None
         self._answered_ms = scheduler.now_ms()
         self.contact = LeaderContact(leader, config)
         self._was_answered = False
@@ -146,23 +163,26 @@ class ReplicaFetcher:
                 self._delayed_count -= 1
         return state
 
+    def _enter(self, activity: Activity) -> None:
+        assert self._activity in VALID_PREVIOUS[activity], f"{self._activity} does not precede {activity}"
+        self._activity = activity
+
     def close(self) -> None:
         """Drop all partitions and close the connection."""
-        self._closed = True
+        self._enter(Activity.CLOSED)
         self._states = {}
         self._transport.close_fetcher(self.leader.broker_id, self.fetcher_id)
 
     def run(self) -> None:
         """Send the next request if none is in flight and a partition can be fetched, or the latest request failed."""
-        if self._closed or self._paused or self._in_flight is not None:
+        if self._activity is not Activity.IDLE:
             return
         if self._quota.lists_any:
             self._hold_back_throttled()
         if len(self._states) <= self._delayed_count and self.contact.unanswered_since_ms is None:
             return
-        request = self._build()
-        self._sequence += 1
-        sequence = self._in_flight = self._sequence
+        request = self._latest = self._build()
+        self._enter(Activity.FETCHING)
         self.request_count += 1
         if self.contact.unanswered_since_ms is None:
             self.contact.unanswered_since_ms = self._scheduler.now_ms()
@@ -171,7 +191,7 @@ class ReplicaFetcher:
             self.fetcher_id,
             request,
             self._config.replica_socket_timeout_ms,
-            lambda answer: self._answered(sequence, request, answer),
+            lambda answer: self._answered(request, answer),
         )
 
     def _build(self) -> ReplicaFetchRequest:
@@ -242,10 +262,10 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _answered(self, sequence: int, request: ReplicaFetchRequest, answer: ReplicaFetchResponse | Exception) -> None:
-        if self._closed or self._in_flight != sequence:
+    def _answered(self, request: ReplicaFetchRequest, answer: ReplicaFetchResponse | Exception) -> None:
+        if self._activity is not Activity.FETCHING or self._latest is not request:
             return
-        self._in_flight = None
+        self._enter(Activity.IDLE)
         self._note_connection(answer)
         if isinstance(answer, Exception) or answer.error is not ErrorCode.NONE:
             self._request_failed(request, None if isinstance(answer, Exception) else answer.error)
@@ -276,12 +296,13 @@ class ReplicaFetcher:
         self._session_epoch = INITIAL_EPOCH
         if error in _SESSION_ERRORS and request.session_epoch != INITIAL_EPOCH:
             return
-        self._paused = True
+        self._enter(Activity.PAUSED)
         self._scheduler.call_later(self._config.replica_fetch_backoff_ms, self._resume)
 
     def _resume(self) -> None:
-        self._paused = False
-        self.run()
+        if self._activity is Activity.PAUSED:
+            self._enter(Activity.IDLE)
+            self.run()
 
     def _advance_session(self, request: ReplicaFetchRequest, answer: ReplicaFetchResponse) -> None:
         if request.session_epoch == INITIAL_EPOCH:
@@ -454,7 +475,7 @@ class ReplicaFetcher:
 
     def _release_throttled(self) -> None:
         """Continue with replicas that need not wait any more, and check the remaining replicas again later."""
-        if self._closed:
+        if self._activity is Activity.CLOSED:
             return
         exceeded = self._quota.is_exceeded(self._scheduler.now_ms())
         free = [state for tp, state in self._held_back.items() if not exceeded or not self._quota.is_throttled(tp)]
