@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
 from typing import Any
 
 from paceline.controller.election.controller_election import ActiveController
@@ -79,14 +80,27 @@ class StateMirror:
                 known.extras.pop(partition, None)
 
 
+class Phase(IntEnum):
+    """Progress of a stream, which only goes forward: no message yet, the snapshot, the changes after it, the end."""
+
+    OPENING = auto()
+    LOADING = auto()
+    FOLLOWING = auto()
+    ENDED = auto()
+
+
 class _Stream:
-    """A stream from the active controller; messages after its end are ignored."""
+    """A stream from the active controller."""
 
     def __init__(self) -> None:
-        self.over = False
+        self.phase = Phase.OPENING
         self.expected = 1
-        self.mirror: StateMirror | None = None
+        self.mirror = StateMirror(controller_epoch=0)
         self.close: Callable[[], None] = lambda: None
+
+    def enter(self, phase: Phase) -> None:
+        assert self.phase < phase, f"{self.phase!r} does not precede {phase!r}"
+        self.phase = phase
 
 
 class Standby:
@@ -118,7 +132,7 @@ class Standby:
     @property
     def in_sync(self) -> bool:
         """Whether a stream is open and has delivered its snapshot."""
-        return self._stream is not None and self._stream.mirror is not None and self._stream.mirror is self.mirror
+        return self._stream is not None and self._stream.phase is Phase.FOLLOWING and self.mirror is not None
 
     def follow(self, active: ActiveController | None) -> None:
         """Follow the active controller, or stop following when None; do nothing when it is already followed."""
@@ -164,7 +178,7 @@ class Standby:
             self._timer = None
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.over = True
+            stream.enter(Phase.ENDED)
             stream.close()
 
     def _watch_silence(self, stream: _Stream) -> None:
@@ -174,7 +188,7 @@ class Standby:
         self._timer = self._scheduler.call_later(SILENCE_MS, lambda: self._on_end(stream, silent))
 
     def _on_update(self, stream: _Stream, update: StateUpdate) -> None:
-        if stream.over:
+        if stream.phase is Phase.ENDED:
             return
         if update.number != stream.expected:
             self._on_end(stream, ValueError(f"got message {update.number} instead of {stream.expected}"))
@@ -185,14 +199,16 @@ class Standby:
             return
         self._highest_epoch = update.controller_epoch
         stream.expected += 1
-        if stream.mirror is None:
-            stream.mirror = StateMirror(update.controller_epoch)
+        if stream.phase is Phase.OPENING:
+            stream.enter(Phase.LOADING)
+            stream.mirror.controller_epoch = update.controller_epoch
         if stream.mirror.controller_epoch != update.controller_epoch:
             self._on_end(stream, ValueError("the controller epoch changed within the stream"))
             return
         stream.mirror.apply(update)
         self._watch_silence(stream)
-        if not update.in_snapshot and self.mirror is not stream.mirror and update.sequence is not None:
+        if stream.phase is Phase.LOADING and not update.in_snapshot and update.sequence is not None:
+            stream.enter(Phase.FOLLOWING)
             self.mirror = stream.mirror
             self._retries.reset()
             LOG.info(
@@ -202,7 +218,7 @@ class Standby:
 
     def _report_dead(self, stream: _Stream) -> None:
         """Report a dead controller whose stream was established in the newest epoch, once in that epoch."""
-        if stream.mirror is None or self._followed_id is None:
+        if stream.phase is Phase.OPENING or self._followed_id is None:
             return
         epoch = stream.mirror.controller_epoch
         if epoch == self._highest_epoch and epoch > self._found_dead_epoch:
@@ -210,11 +226,11 @@ class Standby:
             self._on_active_dead(self._followed_id, epoch)
 
     def _on_end(self, stream: _Stream, error: Exception | None) -> None:
-        if stream.over or stream is not self._stream:
+        if stream is not self._stream:
             return
-        self._close()
         if isinstance(error, ActiveControllerDeadError):
             self._report_dead(stream)
+        self._close()
         if not self._retries.failures:
             LOG.info("stream of controller state ended, retrying: error=%s", error)
         self._timer = self._retries.schedule(self._open)
