@@ -201,7 +201,7 @@ class BrokerNode:
 
         A lost ZooKeeper session alone does not make the broker unready.
         """
-        return self._was_ready and not self._stopping and self.replica_manager.hosted.serves_as_leader()
+        return self._was_ready and not self._stopping and self.replica_manager.hosted.check_leaderships()
 
     def start(self, on_ready: Callable[[], None]) -> None:
         """Connect and register; ``on_ready`` is called once, after the first registration."""

@@ -71,10 +71,10 @@ class FetcherManager:
         owner = self._owners.get(topic_partition)
         return None if owner is None else owner.states.get(topic_partition)
 
-    def reader_seen(self, topic_partition: TopicPartition) -> bool:
+    def note_reader(self, topic_partition: TopicPartition) -> bool:
         """Record a client's read from this follower; return whether the partition's leader has answered recently."""
         owner = self._owners.get(topic_partition)
-        return owner is not None and owner.reader_seen()
+        return owner is not None and owner.note_reader()
 
     def start(self, partitions: Iterable[tuple[Partition, LiveBroker]]) -> None:
         """Start fetching each partition from its leader, in the partition's present leader epoch."""

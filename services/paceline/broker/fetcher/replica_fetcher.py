@@ -116,7 +116,7 @@ class ReplicaFetcher:
         self._was_answered = False
         self.is_broken = False
         """Whether the connection broke after the leader had answered, and the leader has not answered since."""
-        self._read_until_ms: int | None = None
+        self._read_until_ms = scheduler.now_ms()
         """Time until which clients are expected to read from this follower."""
         self.request_count = 0
         self.bytes_in = 0
@@ -217,7 +217,7 @@ class ReplicaFetcher:
             session_epoch=self._session_epoch,
             partitions=[self._name(state) for state in listed],
             forgotten=forgotten,
-            wants_high_watermark=self._is_read(),
+            wants_high_watermark=self._has_readers(),
         )
 
     def _name(self, state: FetchState) -> ReplicaFetchPartition:
@@ -237,7 +237,7 @@ class ReplicaFetcher:
             self._config.replica_fetch_max_bytes,
         )
 
-    def reader_seen(self) -> bool:
+    def note_reader(self) -> bool:
         """Record a client's read of a partition of this fetcher; return whether the leader has answered recently.
 
         While clients read from this follower, the leader is asked to report every high watermark at once (KIP-392).
@@ -246,10 +246,8 @@ class ReplicaFetcher:
         self._read_until_ms = now_ms + _READERS_MS
         return now_ms - self._answered_ms <= self._config.replica_lag_time_max_ms
 
-    def _is_read(self) -> bool:
-        if self._read_until_ms is not None and self._scheduler.now_ms() >= self._read_until_ms:
-            self._read_until_ms = None
-        return self._read_until_ms is not None
+    def _has_readers(self) -> bool:
+        return self._scheduler.now_ms() < self._read_until_ms
 
     def _include(self, topic_partition: TopicPartition) -> None:
         self._changed[topic_partition] = None

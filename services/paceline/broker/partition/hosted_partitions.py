@@ -108,8 +108,8 @@ class HostedPartitions:
         """Return the partitions that this broker leads."""
         return [partition for partition in self.online.values() if partition.is_leader]
 
-    def serves_as_leader(self) -> bool:
-        """Return whether every leadership of this broker can be proved; checked again after each loss of contact.
+    def check_leaderships(self) -> bool:
+        """Return whether every leadership of this broker can be proved; a proof counts until the next loss of contact.
 
         A leadership that has certainly ended does not count: its requests are refused, and the broker is healthy.
         """

@@ -250,10 +250,10 @@ class Partition:
                 raise FencedLeaderEpochError(text)
             raise UnknownLeaderEpochError(text)
 
-    def readable_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
-        """Return the log for a client that may read from a follower; leadership is not proved.
+    def begin_client_read(self, current_leader_epoch: int | None = None) -> PartitionLog:
+        """Return the log for a client that may read from a follower, which records that clients read from it.
 
-        A leader is checked as by `leader_log`, a follower by its leader epoch.
+        A leader is checked as by `leader_log`, without a proof of its leadership, a follower by its leader epoch.
 
         Raises:
             FencedLeaderEpochError: the caller's epoch is older.

@@ -322,7 +322,7 @@ class FetchHandler:
         partition = self._hosted.lookup(position.topic_partition)
         partition.check_topic_id(position.topic_id)
         if reader.rack and not partition.is_leader:
-            if not self._fetchers.reader_seen(position.topic_partition):
+            if not self._fetchers.note_reader(position.topic_partition):
                 raise NotLeaderOrFollowerError(
                     f"this follower does not fetch {position.topic_partition} from a reachable leader"
                 )
@@ -359,7 +359,7 @@ class FetchHandler:
 
     def _readable(self, partition: Partition, reader: Reader) -> tuple[PartitionLog, int]:
         """Return the log and the exclusive offset up to which the reader may read."""
-        log = partition.readable_log() if reader.rack else partition.leader_log()
+        log = partition.begin_client_read() if reader.rack else partition.leader_log()
         return log, log.log_end_offset if reader.replica_id is not None else log.high_watermark
 
     def _record(

@@ -25,7 +25,7 @@ def check_follower_read(partition: Partition, position: FetchPosition, read: Par
         FencedLeaderEpochError, UnknownLeaderEpochError: the client has another leader epoch.
         NotLeaderOrFollowerError: this broker does not follow the partition.
     """
-    log = partition.readable_log(position.current_leader_epoch)
+    log = partition.begin_client_read(position.current_leader_epoch)
     offset = position.fetch_offset
     read.leader_epoch = partition.leader_epoch
     read.log_start_offset = log.log_start_offset

@@ -130,7 +130,7 @@ class LogServicer:
         stream = context.context if isinstance(context, StreamRequest) else None
         structured = any(part.batch is None for part in call.partitions)
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
-            await place.come()
+            await place.wait_for_turn()
             data = await self._produce_data(call)
             del request, call  # a request that waits for replication must not keep its batches in memory
             if acks is RequiredAcks.NONE:

@@ -222,7 +222,7 @@ class Place:
         self.leave = leave
         """Let the next request append; a second call does nothing."""
 
-    async def come(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Wait until all earlier requests have been appended or have failed."""
         if self._before is not None:
             await self._before
