@@ -31,7 +31,8 @@ from paceline.model.control import (
 from paceline.model.errors import InvalidRequestError, NotControllerError
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.standby import StateUpdate
-from paceline.rpc import convert, wire
+from paceline.rpc import wire
+from paceline.rpc.convert import control, replica, standby
 from paceline.rpc.errors import ConnectionBrokenError
 from tests.simulation.network import ConnectionClosed
 
@@ -187,8 +188,8 @@ class _StreamSink:
         update = self._waiting.popleft()
         network, receiver = self._sender.cluster.network, self._stream.life
         if update is not None and self._sender.cluster.profile.protobuf:
-            message = convert.state_update_to_proto(update).SerializeToString()
-            update = convert.state_update_from_proto(controller_pb.FollowStateResponse.FromString(message))
+            message = standby.state_update_to_proto(update).SerializeToString()
+            update = standby.state_update_from_proto(controller_pb.FollowStateResponse.FromString(message))
 
         def handle(reply: Callable[[bool | Exception], None]) -> None:
             if network.peers.get(receiver.name) is not receiver.peer or self._stream.closed:
@@ -224,7 +225,7 @@ class SimulatedBrokerTransport:
         cluster = life.cluster
         endpoint = leader.endpoint("REPLICATION")
         assert endpoint is not None
-        encoded = convert.replica_fetch_to_proto(request).SerializeToString() if cluster.profile.protobuf else None
+        encoded = replica.replica_fetch_to_proto(request).SerializeToString() if cluster.profile.protobuf else None
 
         def handle(reply: Callable[[ReplicaFetchResponse | Exception], None]) -> None:
             target = cluster.broker_named(endpoint.host)
@@ -232,7 +233,7 @@ class SimulatedBrokerTransport:
                 return
             wanted = request
             if encoded is not None:
-                wanted = convert.replica_fetch_from_proto(replica_pb.FetchRequest.FromString(encoded))
+                wanted = replica.replica_fetch_from_proto(replica_pb.FetchRequest.FromString(encoded))
 
             def answer(response: ReplicaFetchResponse) -> None:
                 if encoded is not None:
@@ -261,7 +262,7 @@ class SimulatedBrokerTransport:
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:
-            encoded = convert.controlled_shutdown_to_proto(request).SerializeToString()
+            encoded = control.controlled_shutdown_to_proto(request).SerializeToString()
 
         def handle(reply: Callable[[ControlledShutdownResponse | Exception], None]) -> None:
             target = life.cluster.controller_named(controller.host)
@@ -270,7 +271,7 @@ class SimulatedBrokerTransport:
             asked = request
             if encoded is not None:
                 message = controller_pb.ControlledShutdownRequest.FromString(encoded)
-                asked = convert.controlled_shutdown_from_proto(message)
+                asked = control.controlled_shutdown_from_proto(message)
             target.node.ask(ControlledShutdown(asked, reply=reply))
 
         life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
@@ -284,7 +285,7 @@ class SimulatedBrokerTransport:
     ) -> None:
         """Request the creation of an internal topic from a controller."""
         life = self._life
-        asked = convert.internal_topic_from_proto(convert.internal_topic_to_proto(topic))
+        asked = control.internal_topic_from_proto(control.internal_topic_to_proto(topic))
         new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
 
         def handle(reply: Callable[[Exception | None], None]) -> None:
@@ -312,7 +313,7 @@ class SimulatedBrokerTransport:
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:
-            encoded = convert.broker_heartbeat_to_proto(request).SerializeToString()
+            encoded = control.broker_heartbeat_to_proto(request).SerializeToString()
 
         def handle(reply: Callable[[BrokerHeartbeatResponse | Exception], None]) -> None:
             target = life.cluster.controller_named(controller.host)
@@ -320,15 +321,15 @@ class SimulatedBrokerTransport:
                 return
             asked = request
             if encoded is not None:
-                asked = convert.broker_heartbeat_from_proto(controller_pb.BrokerHeartbeatRequest.FromString(encoded))
+                asked = control.broker_heartbeat_from_proto(controller_pb.BrokerHeartbeatRequest.FromString(encoded))
             try:
                 answer = target.node.broker_heartbeat(asked)
             except NotControllerError as error:
                 reply(error)
                 return
             if encoded is not None:
-                message = convert.broker_heartbeat_response_to_proto(answer).SerializeToString()
-                answer = convert.broker_heartbeat_response_from_proto(
+                message = control.broker_heartbeat_response_to_proto(answer).SerializeToString()
+                answer = control.broker_heartbeat_response_from_proto(
                     controller_pb.BrokerHeartbeatResponse.FromString(message)
                 )
             reply(answer)
@@ -338,26 +339,26 @@ class SimulatedBrokerTransport:
 
 def _encode_control(request: ControlRequest) -> bytes:
     if isinstance(request, LeaderAndIsrRequest):
-        return convert.leader_and_isr_to_proto(request).SerializeToString()
+        return control.leader_and_isr_to_proto(request).SerializeToString()
     if isinstance(request, StopReplicaRequest):
-        return convert.stop_replica_to_proto(request).SerializeToString()
-    return convert.update_metadata_to_proto(request).SerializeToString()
+        return control.stop_replica_to_proto(request).SerializeToString()
+    return control.update_metadata_to_proto(request).SerializeToString()
 
 
 def _decode_control(request: ControlRequest, encoded: bytes) -> ControlRequest:
     if isinstance(request, LeaderAndIsrRequest):
-        return convert.leader_and_isr_from_proto(control_pb.LeaderAndIsrRequest.FromString(encoded))
+        return control.leader_and_isr_from_proto(control_pb.LeaderAndIsrRequest.FromString(encoded))
     if isinstance(request, StopReplicaRequest):
-        return convert.stop_replica_from_proto(control_pb.StopReplicaRequest.FromString(encoded))
-    return convert.update_metadata_from_proto(control_pb.UpdateMetadataRequest.FromString(encoded))
+        return control.stop_replica_from_proto(control_pb.StopReplicaRequest.FromString(encoded))
+    return control.update_metadata_from_proto(control_pb.UpdateMetadataRequest.FromString(encoded))
 
 
 def _recode_response(request: ControlRequest, response: ControlResponse) -> ControlResponse:
     if isinstance(request, LeaderAndIsrRequest):
-        encoded = convert.leader_and_isr_response_to_proto(response).SerializeToString()
-        return convert.control_response_from_proto(control_pb.LeaderAndIsrResponse.FromString(encoded))
+        encoded = control.leader_and_isr_response_to_proto(response).SerializeToString()
+        return control.control_response_from_proto(control_pb.LeaderAndIsrResponse.FromString(encoded))
     if isinstance(request, StopReplicaRequest):
-        encoded = convert.stop_replica_response_to_proto(response).SerializeToString()
-        return convert.control_response_from_proto(control_pb.StopReplicaResponse.FromString(encoded))
-    encoded = convert.update_metadata_response_to_proto(response).SerializeToString()
-    return convert.control_response_from_proto(control_pb.UpdateMetadataResponse.FromString(encoded))
+        encoded = control.stop_replica_response_to_proto(response).SerializeToString()
+        return control.control_response_from_proto(control_pb.StopReplicaResponse.FromString(encoded))
+    encoded = control.update_metadata_response_to_proto(response).SerializeToString()
+    return control.control_response_from_proto(control_pb.UpdateMetadataResponse.FromString(encoded))

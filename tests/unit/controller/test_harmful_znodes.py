@@ -14,7 +14,7 @@ from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LeaderAndIsrRequest, StopReplicaRequest
-from paceline.rpc import convert
+from paceline.rpc.convert import control
 from tests.unit.controller.admin_calls import kinds, move
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.test_malformed_znodes import assert_well, fail_over, started
@@ -41,11 +41,11 @@ def assert_brokers_accept(cluster: Cluster) -> None:
     assert cluster.brokers.received
     for _, request in cluster.brokers.received:
         if isinstance(request, LeaderAndIsrRequest):
-            convert.leader_and_isr_from_proto(convert.leader_and_isr_to_proto(request))
+            control.leader_and_isr_from_proto(control.leader_and_isr_to_proto(request))
         elif isinstance(request, StopReplicaRequest):
-            convert.stop_replica_from_proto(convert.stop_replica_to_proto(request))
+            control.stop_replica_from_proto(control.stop_replica_to_proto(request))
         else:
-            convert.update_metadata_from_proto(convert.update_metadata_to_proto(request))
+            control.update_metadata_from_proto(control.update_metadata_to_proto(request))
 
 
 @pytest.mark.parametrize(("name", "node"), list(TOPICS.values()), ids=list(TOPICS))

@@ -12,7 +12,8 @@ from paceline.model import client_io, control, replica_fetch
 from paceline.model.client_io import Isolation, OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc import convert
+from paceline.rpc.convert import common, digest, failures, fetch, offsets, partition_replicas, produce, replica
+from paceline.rpc.convert import control as convert
 from paceline.rpc.convert.common import broker_ids
 from paceline.v1 import log_service_pb2 as log_pb
 from tests.support import reverse_conversions
@@ -114,7 +115,10 @@ def test_update_metadata_survives_the_wire(request: control.UpdateMetadataReques
 
 @given(st.builds(control.ControlResponse, CODES, st.dictionaries(PARTITIONS, CODES, max_size=4)))
 def test_control_responses_survive_the_wire(response: control.ControlResponse) -> None:
-    for to_proto in (convert.leader_and_isr_response_to_proto, convert.stop_replica_response_to_proto):
+    for to_proto in (
+        convert.leader_and_isr_response_to_proto,
+        convert.stop_replica_response_to_proto,
+    ):
         assert convert.control_response_from_proto(over_the_wire(to_proto(response))) == response
     metadata = over_the_wire(convert.update_metadata_response_to_proto(response))
     assert convert.control_response_from_proto(metadata) == control.ControlResponse(response.error)
@@ -183,7 +187,7 @@ REPLICA_RESPONSE = st.builds(
 
 @given(REPLICA_FETCH)
 def test_a_replica_fetch_survives_the_wire(request: replica_fetch.ReplicaFetchRequest) -> None:
-    assert convert.replica_fetch_from_proto(over_the_wire(convert.replica_fetch_to_proto(request))) == request
+    assert replica.replica_fetch_from_proto(over_the_wire(replica.replica_fetch_to_proto(request))) == request
 
 
 @given(REPLICA_RESPONSE)
@@ -226,12 +230,12 @@ FAILURES = st.none() | st.builds(
     )
 )
 def test_a_client_fetch_survives_the_wire(request: client_io.FetchRequest) -> None:
-    assert convert.fetch_from_proto(over_the_wire(reverse_conversions.fetch_to_proto(request))) == request
+    assert fetch.fetch_from_proto(over_the_wire(reverse_conversions.fetch_to_proto(request))) == request
 
 
 @given(st.builds(client_io.FetchResult, PARTITIONS, FAILURES, INT64, INT64, INT64, EPOCH_ENDS, st.binary(max_size=40)))
 def test_a_client_fetch_result_survives_the_wire(result: client_io.FetchResult) -> None:
-    assert reverse_conversions.fetch_result_from_proto(over_the_wire(convert.fetch_result_to_proto(result))) == result
+    assert reverse_conversions.fetch_result_from_proto(over_the_wire(fetch.fetch_result_to_proto(result))) == result
 
 
 @given(
@@ -251,17 +255,17 @@ def test_a_client_fetch_result_survives_the_wire(result: client_io.FetchResult) 
 )
 def test_list_offsets_survives_the_wire(queries: list[client_io.OffsetQuery], isolation: Isolation) -> None:
     message = over_the_wire(reverse_conversions.list_offsets_to_proto(queries, isolation))
-    assert convert.list_offsets_from_proto(message) == (queries, isolation)
+    assert offsets.list_offsets_from_proto(message) == (queries, isolation)
 
 
 @given(st.builds(client_io.OffsetAnswer, PARTITIONS, FAILURES, st.none() | INT64, st.none() | INT64, INT32))
 def test_an_offset_answer_survives_the_wire(answer: client_io.OffsetAnswer) -> None:
-    assert reverse_conversions.offset_answer_from_proto(over_the_wire(convert.offset_answer_to_proto(answer))) == answer
+    assert reverse_conversions.offset_answer_from_proto(over_the_wire(offsets.offset_answer_to_proto(answer))) == answer
 
 
 @given(st.builds(client_io.EpochAnswer, PARTITIONS, FAILURES, EPOCH_ENDS))
 def test_an_epoch_answer_survives_the_wire(answer: client_io.EpochAnswer) -> None:
-    assert reverse_conversions.epoch_answer_from_proto(over_the_wire(convert.epoch_answer_to_proto(answer))) == answer
+    assert reverse_conversions.epoch_answer_from_proto(over_the_wire(offsets.epoch_answer_to_proto(answer))) == answer
 
 
 @given(
@@ -291,13 +295,13 @@ def test_an_epoch_answer_survives_the_wire(answer: client_io.EpochAnswer) -> Non
     )
 )
 def test_a_leaders_view_of_its_replicas_survives_the_wire(view: client_io.PartitionReplicasView) -> None:
-    message = over_the_wire(convert.partition_replicas_to_proto(view))
+    message = over_the_wire(partition_replicas.partition_replicas_to_proto(view))
     assert reverse_conversions.partition_replicas_from_proto(message) == view
 
 
 def test_a_leader_hint_has_the_address_for_the_listener_of_the_request() -> None:
     failure = client_io.PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", client_io.LeaderHint(2, 8))
-    message = convert.failure_to_proto(failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker))
+    message = failures.failure_to_proto(failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker))
     assert (message.current_leader.host, message.current_leader.port) == ("host", 19_002)
     result = log_pb.ProducePartitionResult(error=message)
     assert reverse_conversions.leader_address_from_proto(result) == ("host", 19_002)
@@ -305,28 +309,28 @@ def test_a_leader_hint_has_the_address_for_the_listener_of_the_request() -> None
 
 
 def test_missing_acks_mean_all() -> None:
-    assert convert.acks_from_proto(log_pb.ACKS_UNSPECIFIED) is RequiredAcks.ALL
-    assert convert.acks_from_proto(log_pb.ACKS_NONE) is RequiredAcks.NONE
-    assert convert.acks_from_proto(log_pb.ACKS_LEADER) is RequiredAcks.LEADER
+    assert produce.acks_from_proto(log_pb.ACKS_UNSPECIFIED) is RequiredAcks.ALL
+    assert produce.acks_from_proto(log_pb.ACKS_NONE) is RequiredAcks.NONE
+    assert produce.acks_from_proto(log_pb.ACKS_LEADER) is RequiredAcks.LEADER
 
 
 @pytest.mark.parametrize("number", [-1, 4, 99])
 def test_unknown_acks_are_refused_with_their_own_code(number: int) -> None:
     with pytest.raises(InvalidRequiredAcksError):
-        convert.acks_from_proto(number)
+        produce.acks_from_proto(number)
 
 
 def test_missing_sizes_and_waits_get_their_documented_defaults() -> None:
-    request = convert.fetch_from_proto(
+    request = fetch.fetch_from_proto(
         log_pb.FetchRequest(max_wait_ms=31_536_000, partitions=[log_pb.FetchPartition(topic="t")])
     )
     assert (request.max_wait_ms, request.max_bytes, request.partitions[0].max_bytes) == (60_000, 1 << 20, 1 << 20)
     assert request.isolation is Isolation.READ_UNCOMMITTED
-    assert convert.timeout_from_proto(0) == 30_000
+    assert produce.timeout_from_proto(0) == 30_000
 
 
 def test_a_fetch_contains_the_rack_of_its_caller() -> None:
-    request = convert.fetch_from_proto(log_pb.FetchRequest(rack_id="r1"))
+    request = fetch.fetch_from_proto(log_pb.FetchRequest(rack_id="r1"))
     assert (request.rack, reverse_conversions.fetch_to_proto(request).rack_id) == ("r1", "r1")
 
 
@@ -336,10 +340,10 @@ def fetch_of(**fields: Any) -> log_pb.FetchRequest:
 
 def test_a_fetch_opens_a_session_only_on_request() -> None:
     plain, opening = log_pb.FetchRequest(), log_pb.FetchRequest(open_session=True)
-    epochs = [convert.fetch_from_proto(message).session_epoch for message in (plain, opening)]
-    assert epochs == [convert.CLOSING_EPOCH, convert.OPENING_EPOCH]
+    epochs = [fetch.fetch_from_proto(message).session_epoch for message in (plain, opening)]
+    assert epochs == [fetch.CLOSING_EPOCH, fetch.OPENING_EPOCH]
     for message in (plain, opening, log_pb.FetchRequest(session_id=7, session_epoch=3)):
-        sent = reverse_conversions.fetch_to_proto(convert.fetch_from_proto(message))
+        sent = reverse_conversions.fetch_to_proto(fetch.fetch_from_proto(message))
         assert (sent.session_id, sent.session_epoch, sent.open_session) == (
             message.session_id,
             message.session_epoch,
@@ -361,19 +365,19 @@ def test_a_fetch_opens_a_session_only_on_request() -> None:
         log_pb.FetchRequest(rack_id="r" * 257),
         log_pb.FetchRequest(partitions=[log_pb.FetchPartition(topic="t")] * 2),
         log_pb.FetchRequest(
-            partitions=[log_pb.FetchPartition(topic="t", partition=n) for n in range(convert.MAX_CLIENT_PARTITIONS + 1)]
+            partitions=[log_pb.FetchPartition(topic="t", partition=n) for n in range(common.MAX_CLIENT_PARTITIONS + 1)]
         ),
     ],
 )
 def test_hostile_fetches_are_refused(message: log_pb.FetchRequest) -> None:
     with pytest.raises(InvalidRequestError):
-        convert.fetch_from_proto(message)
+        fetch.fetch_from_proto(message)
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "x" * 250, "tоpic", "\u202etxt"])
 def test_hostile_topic_names_are_refused(topic: str) -> None:
     with pytest.raises(InvalidTopicError):
-        convert.fetch_from_proto(fetch_of(topic=topic))
+        fetch.fetch_from_proto(fetch_of(topic=topic))
 
 
 STAMP = control_pb.ControllerStamp(controller_id=1_000_001, controller_epoch=1)
@@ -422,14 +426,14 @@ def test_hostile_leader_and_isr_requests_are_refused(message: control_pb.LeaderA
 )
 def test_hostile_replica_fetches_are_refused(message: replica_pb.FetchRequest) -> None:
     with pytest.raises(InvalidRequestError):
-        convert.replica_fetch_from_proto(message)
+        replica.replica_fetch_from_proto(message)
 
 
 def test_an_unknown_error_code_is_a_failure() -> None:
     for number in (0, 424_242):
         result = control_pb.ControlPartitionResult(topic="t", error=number)  # type: ignore[arg-type]
-        assert convert.error_code_of(over_the_wire(result)) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert convert.error_code_of(control_pb.ControlPartitionResult(topic="t")) is ErrorCode.NONE
+        assert common.error_code_of(over_the_wire(result)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert common.error_code_of(control_pb.ControlPartitionResult(topic="t")) is ErrorCode.NONE
 
 
 def test_an_invalid_replica_list_is_refused_every_time_and_a_valid_one_is_shared() -> None:
@@ -442,7 +446,7 @@ def test_an_invalid_replica_list_is_refused_every_time_and_a_valid_one_is_shared
 
 def test_a_digest_answer_keeps_its_values_without_the_partition_that_the_caller_named() -> None:
     answer = client_io.DigestAnswer(TopicPartition("rides", 1), None, 3, 9, 7, 80, [1, 2], 5, 6, 10, 2, 12, 11)
-    message = convert.digest_answer_to_proto(answer)
+    message = digest.digest_answer_to_proto(answer)
     values = {
         name: getattr(message, name) for name in ("first_offset", "last_offset", "record_count", "high_watermark")
     }

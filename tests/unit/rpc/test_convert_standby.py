@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from paceline.internal.v1 import controller_service_pb2 as pb
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.standby import StateUpdate, TopicStates
-from paceline.rpc import convert
+from paceline.rpc.convert import standby
 
 small = st.integers(0, 2**31 - 1)
 states = st.builds(
@@ -34,29 +34,29 @@ updates = st.builds(
 
 @given(updates)
 def test_an_update_survives_the_wire(update: StateUpdate) -> None:
-    message = pb.FollowStateResponse.FromString(convert.state_update_to_proto(update).SerializeToString())
-    assert convert.state_update_from_proto(message) == update
+    message = pb.FollowStateResponse.FromString(standby.state_update_to_proto(update).SerializeToString())
+    assert standby.state_update_from_proto(message) == update
 
 
 def test_unchanged_brokers_differ_from_no_brokers() -> None:
     choices: tuple[dict[int, int] | None, ...] = (None, {})
     for epochs in choices:
         update = StateUpdate(1, 1, broker_epochs=epochs)
-        message = pb.FollowStateResponse.FromString(convert.state_update_to_proto(update).SerializeToString())
-        assert convert.state_update_from_proto(message).broker_epochs == epochs
+        message = pb.FollowStateResponse.FromString(standby.state_update_to_proto(update).SerializeToString())
+        assert standby.state_update_from_proto(message).broker_epochs == epochs
 
 
 def test_equal_isrs_are_stored_once() -> None:
     known = {number: LeaderAndIsr(1, 0, (1, 2, 3), 0, 1) for number in range(3)}
-    message = convert.state_update_to_proto(StateUpdate(1, 1, topics={"a": TopicStates(None, known)}))
-    found = convert.state_update_from_proto(message).topics["a"].states
+    message = standby.state_update_to_proto(StateUpdate(1, 1, topics={"a": TopicStates(None, known)}))
+    found = standby.state_update_from_proto(message).topics["a"].states
     assert len({id(state.isr) for state in found.values() if state is not None}) == 1
 
 
 @pytest.mark.parametrize("column", ["leaders", "zk_versions", "isr_sizes", "isr_members"])
 def test_columns_of_different_lengths_are_refused(column: str) -> None:
     known = {number: LeaderAndIsr(1, 0, (1, 2), 0, 1) for number in range(3)}
-    message = convert.state_update_to_proto(StateUpdate(1, 1, topics={"a": TopicStates(None, known)}))
+    message = standby.state_update_to_proto(StateUpdate(1, 1, topics={"a": TopicStates(None, known)}))
     getattr(message.topics[0], column).append(1)
     with pytest.raises(ValueError):
-        convert.state_update_from_proto(message)
+        standby.state_update_from_proto(message)

@@ -13,7 +13,8 @@ from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, 
 from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.protobuf_wire import varint
-from paceline.rpc import convert, wire
+from paceline.rpc import wire
+from paceline.rpc.convert import fetch
 from paceline.v1 import log_service_pb2 as pb
 from paceline_client.wire import decode_fetch_answer
 from tests.support import reverse_conversions
@@ -64,7 +65,7 @@ def test_a_fetch_answer_has_the_bytes_of_the_generated_message(
     session_id: int, results: list[client_io.FetchResult]
 ) -> None:
     message = pb.FetchResponse(
-        session_id=session_id, partitions=[convert.fetch_result_to_proto(result) for result in results]
+        session_id=session_id, partitions=[fetch.fetch_result_to_proto(result) for result in results]
     )
     assert wire.fetch_response(session_id, results) == message.SerializeToString()
 
@@ -72,9 +73,7 @@ def test_a_fetch_answer_has_the_bytes_of_the_generated_message(
 def test_the_preferred_read_replica_survives_every_encoding() -> None:
     result = client_io.FetchResult(TopicPartition("t", 1), None, 5, 5, 0, preferred_read_replica=7)
     data = wire.fetch_response(3, [result])
-    assert (
-        data == pb.FetchResponse(session_id=3, partitions=[convert.fetch_result_to_proto(result)]).SerializeToString()
-    )
+    assert data == pb.FetchResponse(session_id=3, partitions=[fetch.fetch_result_to_proto(result)]).SerializeToString()
     (decoded,) = decode_fetch_answer(data).partitions
     assert (decoded.preferred_read_replica, decoded.high_watermark, decoded.batches) == (7, 5, b"")
     (without,) = decode_fetch_answer(wire.fetch_response(3, [replace(result, preferred_read_replica=None)])).partitions

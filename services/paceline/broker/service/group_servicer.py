@@ -24,8 +24,8 @@ from paceline.model.errors import (
     PacelineError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc import convert
 from paceline.rpc.admission.turns import Turns
+from paceline.rpc.convert import common
 from paceline.v1 import errors_pb2, group_service_pb2_grpc
 from paceline.v1 import group_service_pb2 as pb
 
@@ -69,12 +69,12 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             _id(request.group_instance_id, "group instance id") or None,
             _id(request.client_id, "client id") or DEFAULT_CLIENT_ID,
             _host_of(context.peer()),
-            convert.at_least(request.rebalance_timeout_ms, 0, "rebalance time-out") or request.session_timeout_ms,
-            convert.at_least(request.session_timeout_ms, 0, "session time-out"),
+            common.at_least(request.rebalance_timeout_ms, 0, "rebalance time-out") or request.session_timeout_ms,
+            common.at_least(request.session_timeout_ms, 0, "session time-out"),
             _id(request.protocol_type, "protocol type") or values.CONSUMER,
             tuple(
                 Protocol(_id(one.name, "assignor"), values.subscription_to_bytes(one.subscription))
-                for one in convert.bounded(request.protocols, MAX_PROTOCOLS, "assignors")
+                for one in common.bounded(request.protocols, MAX_PROTOCOLS, "assignors")
             ),
         )
         if len({one.name for one in join.protocols}) != len(join.protocols):
@@ -91,7 +91,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         """Store the assignments, which only the group leader sends, and return the caller's assignment."""
         assignments = {
             one.member_id: values.assignment_to_bytes(one.assignment)
-            for one in convert.bounded(request.assignments, MAX_ASSIGNMENTS, "assignments")
+            for one in common.bounded(request.assignments, MAX_ASSIGNMENTS, "assignments")
         }
         sync = SyncRequest(
             _group_id(request.group_id),
@@ -121,7 +121,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         """Remove members from a group; the response has a result for each member."""
         members = [
             LeavingMember(one.member_id, one.group_instance_id or None)
-            for one in convert.bounded(request.members, MAX_ASSIGNMENTS, "members")
+            for one in common.bounded(request.members, MAX_ASSIGNMENTS, "members")
         ]
         errors = self._core.get().group_coordinator().leave(_group_id(request.group_id), members)
         return pb.LeaveGroupResponse(
@@ -129,7 +129,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
                 pb.LeavingMemberResult(
                     member_id=one.member_id,
                     group_instance_id=one.group_instance_id or "",
-                    error=convert.error_to_proto(pb.GroupError, error),
+                    error=common.error_to_proto(pb.GroupError, error),
                 )
                 for one, error in zip(members, errors, strict=True)
             ]
@@ -139,11 +139,11 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
         """Commit offsets; the response has a result for each partition."""
-        offsets = convert.bounded(request.offsets, convert.MAX_CLIENT_PARTITIONS, "partitions")
+        offsets = common.bounded(request.offsets, common.MAX_CLIENT_PARTITIONS, "partitions")
         core = self._core.get()
         now_ms = core.wall_ms()
-        partitions = await self._turns.each(convert.partition_of, offsets)
-        convert.refuse_duplicates(partitions)
+        partitions = await self._turns.each(common.partition_of, offsets)
+        common.refuse_duplicates(partitions)
         committed = await self._turns.each(functools.partial(values.offset_from_proto, now_ms=now_ms), offsets)
         commit = CommitRequest(
             _group_id(request.group_id),
@@ -160,7 +160,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             raise answer
 
         def result(one: TopicPartition) -> pb.CommitOffsetResult:
-            error = convert.error_to_proto(errors_pb2.PartitionError, answer[one])
+            error = common.error_to_proto(errors_pb2.PartitionError, answer[one])
             return pb.CommitOffsetResult(topic=one.topic, partition=one.partition, error=error)
 
         return pb.CommitOffsetsResponse(partitions=await self._turns.each(result, partitions))
@@ -173,10 +173,10 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         if request.partitions:
             wanted = [
                 TopicPartition(one.topic, index)
-                for one in convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "topics")
-                for index in convert.bounded(one.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions")
+                for one in common.bounded(request.partitions, common.MAX_CLIENT_PARTITIONS, "topics")
+                for index in common.bounded(one.partitions, common.MAX_CLIENT_PARTITIONS, "partitions")
             ]
-            convert.bounded(wanted, convert.MAX_CLIENT_PARTITIONS, "partitions")
+            common.bounded(wanted, common.MAX_CLIENT_PARTITIONS, "partitions")
         found = self._core.get().group_coordinator().fetch_offsets(_group_id(request.group_id), wanted)
         committed = await self._turns.each(lambda one: values.committed_to_proto(*one), list(found.items()))
         return pb.FetchOffsetsResponse(partitions=committed)
@@ -191,7 +191,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     ) -> pb.DescribeGroupsResponse:
         """Describe groups; a group that does not exist has the state DEAD."""
         coordinator = self._core.get().group_coordinator()
-        names = convert.bounded(request.group_ids, MAX_GROUPS, "groups")
+        names = common.bounded(request.group_ids, MAX_GROUPS, "groups")
         return pb.DescribeGroupsResponse(
             groups=[values.description_to_proto(coordinator.describe(name)) for name in names]
         )
@@ -202,11 +202,11 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         """Delete groups without members."""
         coordinator = self._core.get().group_coordinator()
         results = []
-        for name in list(convert.bounded(request.group_ids, MAX_GROUPS, "groups")):
+        for name in list(common.bounded(request.group_ids, MAX_GROUPS, "groups")):
             error: PacelineError | None = await answer_of(
                 functools.partial(coordinator.delete, name), _WRITE_TIMEOUT_MS
             )
-            results.append(pb.DeleteGroupResult(group_id=name, error=convert.error_to_proto(pb.GroupError, error)))
+            results.append(pb.DeleteGroupResult(group_id=name, error=common.error_to_proto(pb.GroupError, error)))
         return pb.DeleteGroupsResponse(groups=results)
 
 

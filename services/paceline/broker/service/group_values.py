@@ -15,7 +15,7 @@ from paceline.model.consumer_protocol import (
 )
 from paceline.model.errors import InvalidRequestError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.convert import at_least, error_to_proto, message_of
+from paceline.rpc.convert.common import at_least, error_to_proto, message_of
 from paceline.v1 import group_service_pb2 as pb
 
 CONSUMER: Final = "consumer"

@@ -17,8 +17,9 @@ from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.errors import RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
-from paceline.rpc import convert, wire
+from paceline.rpc import wire
 from paceline.rpc.admission.message_limits import MAX_INTERNAL_FIELDS, parsed
+from paceline.rpc.convert import control, log_dirs, offsets, replica
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import stream_handler
 
@@ -55,7 +56,7 @@ class ReplicationServicer:
     async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read batches for a follower."""
         core = self._core.get()
-        wanted = convert.replica_fetch_from_proto(parsed(pb.FetchRequest, request, MAX_INTERNAL_FIELDS))
+        wanted = replica.replica_fetch_from_proto(parsed(pb.FetchRequest, request, MAX_INTERNAL_FIELDS))
         response: ReplicaFetchResponse = await answer_of(
             lambda reply: core.handle_replica_fetch(wanted, reply), wanted.max_wait_ms
         )
@@ -65,10 +66,10 @@ class ReplicationServicer:
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """Return the end offsets of leader epochs to a follower."""
-        _, queries = convert.replica_epochs_from_proto(request)
+        _, queries = replica.replica_epochs_from_proto(request)
         answers = self._core.get().offsets_for_leader_epoch(queries)
         return pb.OffsetsForLeaderEpochResponse(
-            partitions=[convert.epoch_answer_to_proto(answer) for answer in answers]
+            partitions=[offsets.epoch_answer_to_proto(answer) for answer in answers]
         )
 
 
@@ -84,22 +85,22 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
 
     def LeaderAndIsr(self, request: control_pb.LeaderAndIsrRequest, context: Any) -> control_pb.LeaderAndIsrResponse:  # noqa: N802
         """Make the broker leader or follower of partitions."""
-        return convert.leader_and_isr_response_to_proto(
-            self._carry_out(convert.leader_and_isr_from_proto(request), context)
+        return control.leader_and_isr_response_to_proto(
+            self._carry_out(control.leader_and_isr_from_proto(request), context)
         )
 
     def StopReplica(self, request: control_pb.StopReplicaRequest, context: Any) -> control_pb.StopReplicaResponse:  # noqa: N802
         """Stop replicas."""
-        return convert.stop_replica_response_to_proto(
-            self._carry_out(convert.stop_replica_from_proto(request), context)
+        return control.stop_replica_response_to_proto(
+            self._carry_out(control.stop_replica_from_proto(request), context)
         )
 
     def UpdateMetadata(  # noqa: N802
         self, request: control_pb.UpdateMetadataRequest, context: Any
     ) -> control_pb.UpdateMetadataResponse:
         """Refresh the metadata cache."""
-        return convert.update_metadata_response_to_proto(
-            self._carry_out(convert.update_metadata_from_proto(request), context)
+        return control.update_metadata_response_to_proto(
+            self._carry_out(control.update_metadata_from_proto(request), context)
         )
 
     def DescribeLogDirs(  # noqa: N802
@@ -108,16 +109,16 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         """Describe the log directories."""
         wanted = [TopicPartition(one.topic, one.partition) for one in request.partitions] or None
         views = self._on_loop(lambda: self._core.get().describe_log_dirs(wanted), context)
-        return control_pb.DescribeLogDirsResponse(log_dirs=convert.log_dirs_to_proto(views))
+        return control_pb.DescribeLogDirsResponse(log_dirs=log_dirs.log_dirs_to_proto(views))
 
     def AlterReplicaLogDirs(  # noqa: N802
         self, request: control_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> control_pb.AlterReplicaLogDirsResponse:
         """Assign replicas to log directories."""
-        requested = convert.replica_log_dirs_from_proto(request.replicas)
+        requested = log_dirs.replica_log_dirs_from_proto(request.replicas)
         errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(requested), context)
         return control_pb.AlterReplicaLogDirsResponse(
-            results=convert.log_dir_results_to_proto(request.replicas, errors)
+            results=log_dirs.log_dir_results_to_proto(request.replicas, errors)
         )
 
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:

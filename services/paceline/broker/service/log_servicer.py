@@ -34,9 +34,10 @@ from paceline.model.errors import (
 )
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
-from paceline.rpc import convert, wire
+from paceline.rpc import wire
 from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import parsed
+from paceline.rpc.convert import common, digest, fetch, offsets, produce
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.interceptors import count_refusal
 from paceline.rpc.server import unary
@@ -125,8 +126,8 @@ class LogServicer:
         core = self._core.get()
         producer = context.peer()
         call = wire.parse_produce(request)
-        acks = convert.acks_from_proto(call.acks)
-        timeout_ms = wait_within_deadline(convert.timeout_from_proto(call.timeout_ms), context)
+        acks = produce.acks_from_proto(call.acks)
+        timeout_ms = wait_within_deadline(produce.timeout_from_proto(call.timeout_ms), context)
         stream = context.context if isinstance(context, StreamRequest) else None
         structured = any(part.batch is None for part in call.partitions)
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
@@ -145,7 +146,7 @@ class LogServicer:
 
             results: list[ProduceResult] = await answer_of(append, timeout_ms)
         answer = pb.ProduceResponse(
-            partitions=[convert.produce_result_to_proto(result, self._listener.address_of) for result in results]
+            partitions=[produce.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )
         return answer.SerializeToString()
 
@@ -162,31 +163,31 @@ class LogServicer:
             context.reason = error.code.name
             self._refuse(error)
             results = [
-                ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
+                ProduceResult(common.partition_of(part.head), PartitionFailure(error.code, str(error)))
                 for part in parts
             ]
-            answer = pb.ProduceResponse(partitions=[convert.produce_result_to_proto(result) for result in results])
+            answer = pb.ProduceResponse(partitions=[produce.produce_result_to_proto(result) for result in results])
             return answer.SerializeToString()
 
     async def _produce_data(self, call: wire.ProduceCall) -> list[ProduceData]:
         data = []
-        for part in convert.bounded(call.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"):
-            topic_partition = convert.partition_of(part.head)
+        for part in common.bounded(call.partitions, common.MAX_CLIENT_PARTITIONS, "partitions"):
+            topic_partition = common.partition_of(part.head)
             batch = part.batch
             if batch is None:
                 if part.head.WhichOneof("data") != "records":
                     raise InvalidRequestError(f"the request has no records for {topic_partition}")
                 batch = await self._codec.encode(part.head.records, self._scheduler.wall_ms())
             epoch = part.head.current_leader_epoch if part.head.HasField("current_leader_epoch") else None
-            data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch, epoch))
-        convert.refuse_duplicates([one.topic_partition for one in data])
+            data.append(ProduceData(topic_partition, common.topic_id_of(part.head.topic_id), batch, epoch))
+        common.refuse_duplicates([one.topic_partition for one in data])
         return data
 
     async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read records."""
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
-        wanted.proof_timeout_ms = wait_within_deadline(max(wanted.max_wait_ms, convert.DEFAULT_TIMEOUT_MS), context)
+        wanted.proof_timeout_ms = wait_within_deadline(max(wanted.max_wait_ms, produce.DEFAULT_TIMEOUT_MS), context)
         wanted.max_wait_ms = min(wanted.max_wait_ms, wanted.proof_timeout_ms)
         response = await self._read(wanted, context)
         if structured:
@@ -208,12 +209,12 @@ class LogServicer:
         Raises:
             PacelineError: the request is not valid.
         """
-        wanted = convert.fetch_from_proto(request)
+        wanted = fetch.fetch_from_proto(request)
         if request.format not in (pb.FETCH_FORMAT_UNSPECIFIED, pb.FETCH_FORMAT_RECORDS, pb.FETCH_FORMAT_BATCHES):
             raise InvalidRequestError(f"fetch format {request.format} is not known")
         structured = request.format != pb.FETCH_FORMAT_BATCHES
         wanted.max_bytes = min(wanted.max_bytes, self._fetch_max_bytes)
-        if structured and (wanted.session_id or wanted.session_epoch != convert.CLOSING_EPOCH):
+        if structured and (wanted.session_id or wanted.session_epoch != fetch.CLOSING_EPOCH):
             raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
         return wanted, structured
 
@@ -238,7 +239,7 @@ class LogServicer:
         budget = wanted.max_bytes
         answer = pb.FetchResponse()
         for result in response.results:
-            message = convert.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
+            message = fetch.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
             if result.batches:
                 # Return at least one record of the first partition with records, more only while space is left.
                 budget -= await self._fill(message, result.batches, offsets[result.topic_partition], budget)
@@ -260,14 +261,14 @@ class LogServicer:
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         """Find offsets."""
-        queries, isolation = convert.list_offsets_from_proto(request)
+        queries, isolation = offsets.list_offsets_from_proto(request)
         core = self._core.get()
-        timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
+        timeout_ms = wait_within_deadline(produce.DEFAULT_TIMEOUT_MS, context)
         answers: list[OffsetAnswer] = await answer_of(
             lambda reply: core.proved_calls.list_offsets(queries, isolation, timeout_ms, reply), timeout_ms
         )
         return pb.ListOffsetsResponse(
-            partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+            partitions=[offsets.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
 
     async def offset_for_leader_epoch(
@@ -275,36 +276,36 @@ class LogServicer:
     ) -> pb.OffsetForLeaderEpochResponse:
         """Return the end offsets of leader epochs."""
         core = self._core.get()
-        queries = convert.epoch_queries_from_proto(request.partitions)
-        timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
+        queries = offsets.epoch_queries_from_proto(request.partitions)
+        timeout_ms = wait_within_deadline(produce.DEFAULT_TIMEOUT_MS, context)
         answers: list[EpochAnswer] = await answer_of(
             lambda reply: core.proved_calls.offsets_for_leader_epoch(queries, timeout_ms, reply), timeout_ms
         )
         return pb.OffsetForLeaderEpochResponse(
-            partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
+            partitions=[offsets.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
 
     async def digest_range(self, request: pb.DigestRangeRequest, context: Any) -> pb.DigestRangeResponse:
         """Return the digest of a range of this broker's replica."""
-        answer = self._core.get().digest_range(convert.digest_query_from_proto(request))
-        return convert.digest_answer_to_proto(answer, self._listener.address_of)
+        answer = self._core.get().digest_range(digest.digest_query_from_proto(request))
+        return digest.digest_answer_to_proto(answer, self._listener.address_of)
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, context: Any) -> pb.DeleteRecordsResponse:
         """Delete records from the beginning of logs."""
         core = self._core.get()
-        queries = convert.delete_records_from_proto(request)
-        timeout_ms = wait_within_deadline(convert.timeout_from_proto(request.timeout_ms), context)
+        queries = offsets.delete_records_from_proto(request)
+        timeout_ms = wait_within_deadline(produce.timeout_from_proto(request.timeout_ms), context)
         results: list[DeleteRecordsResult] = await answer_of(
             lambda reply: core.proved_calls.delete_records(queries, timeout_ms, reply), timeout_ms
         )
         return pb.DeleteRecordsResponse(
-            partitions=[convert.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
+            partitions=[offsets.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
         )
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
         """Assign a producer id."""
         core = self._core.get()
-        answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)
+        answer = await answer_of(core.init_producer_id, produce.DEFAULT_TIMEOUT_MS)
         if isinstance(answer, Exception):
             raise answer
         producer_id, producer_epoch = answer

@@ -16,7 +16,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import validate_topic_name
-from paceline.rpc import convert
+from paceline.rpc.convert import common, control, failures, partition_replicas
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.guard import current_caller
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -45,7 +45,7 @@ class MetadataServicer(WatchServicer):
         silent_ms, connected = core.contacts()
         return metadata_pb.DescribeClusterResponse(
             cluster_id=core.cluster_id or "",
-            brokers=[convert.broker_info_to_proto(broker, self._listener.name) for broker in brokers],
+            brokers=[control.broker_info_to_proto(broker, self._listener.name) for broker in brokers],
             controller_id=snapshot.controller_id,
             controller_epoch=snapshot.controller_epoch,
             controller_host=controller.host if controller else "",
@@ -61,7 +61,7 @@ class MetadataServicer(WatchServicer):
     ) -> metadata_pb.DescribeTopicsResponse:
         """Return a page of the requested topics, or of all topics."""
         topics = self._received_metadata().topics
-        convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
+        common.bounded(request.topics, common.MAX_CLIENT_PARTITIONS, "topics")
         return topics_page(request, lambda: sorted(topics), lambda name: _topic_description(name, topics.get(name)))
 
     def _received_metadata(self) -> MetadataSnapshot:
@@ -89,11 +89,11 @@ class MetadataServicer(WatchServicer):
     ) -> metadata_pb.DescribeReplicasResponse:
         """Show a leader's view of its followers."""
         validate_topic_name(request.topic)
-        partitions = list(convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"))
+        partitions = list(common.bounded(request.partitions, common.MAX_CLIENT_PARTITIONS, "partitions"))
         if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):
             raise InvalidRequestError("partitions must be distinct and not negative")
         views = self._core.get().describe_replicas(request.topic, partitions)
-        described = [convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
+        described = [partition_replicas.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
         if not current_caller().is_super:
             for replica in (replica for partition in described for replica in partition.replicas):
                 replica.ClearField("broker_epoch")
@@ -105,7 +105,7 @@ def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescripti
         error = _why_unknown(name)
         return metadata_pb.TopicDescription(
             name=name,
-            error=convert.error_to_proto(errors_pb2.TopicError, error),
+            error=common.error_to_proto(errors_pb2.TopicError, error),
         )
     described = [_partition_description(partitions[index]) for index in sorted(partitions)]
     topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)
@@ -128,5 +128,5 @@ def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.Partit
         replicas=state.replicas,
         isr=state.isr,
         offline_replicas=state.offline_replicas,
-        error=None if state.leader >= 0 else convert.no_leader_to_proto(state.topic_partition),
+        error=None if state.leader >= 0 else failures.no_leader_to_proto(state.topic_partition),
     )

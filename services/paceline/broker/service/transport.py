@@ -25,8 +25,9 @@ from paceline.model.control import (
 )
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError, error_for
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
-from paceline.rpc import convert, wire
+from paceline.rpc import wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.convert import control, replica
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
@@ -95,8 +96,8 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> ControlledShutdownResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = convert.controlled_shutdown_to_proto(request)
-            return convert.controlled_shutdown_response_from_proto(
+            message = control.controlled_shutdown_to_proto(request)
+            return control.controlled_shutdown_response_from_proto(
                 stub.ControlledShutdown(message, timeout=timeout_ms / 1000)
             )
 
@@ -113,7 +114,7 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> None:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = convert.internal_topic_to_proto(topic)
+            message = control.internal_topic_to_proto(topic)
             answer = stub.CreateInternalTopic(message, timeout=timeout_ms / 1000)
             if answer.HasField("error"):
                 raise error_for(answer.error.code, answer.error.message)
@@ -142,8 +143,8 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> BrokerHeartbeatResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = convert.broker_heartbeat_to_proto(request)
-            return convert.broker_heartbeat_response_from_proto(
+            message = control.broker_heartbeat_to_proto(request)
+            return control.broker_heartbeat_response_from_proto(
                 stub.BrokerHeartbeat(message, timeout=timeout_ms / 1000)
             )
 
@@ -310,7 +311,7 @@ class _Fetcher:
 
 
 def _fetch_bytes(request: ReplicaFetchRequest) -> bytes:
-    return convert.replica_fetch_to_proto(request).SerializeToString()
+    return replica.replica_fetch_to_proto(request).SerializeToString()
 
 
 class _Deadlines:

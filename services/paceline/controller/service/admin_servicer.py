@@ -52,8 +52,8 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc import convert
-from paceline.rpc.convert import error_to_proto, message_of
+from paceline.rpc.convert import common
+from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_key_order, page_in_request_order
 from paceline.rpc.security.credentials import TlsCredentials
@@ -93,7 +93,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def CreateTopics(  # noqa: N802
         self, request: admin_pb.CreateTopicsRequest, context: Any
     ) -> admin_pb.CreateTopicsResponse:
-        topics = tuple(_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics"))
+        topics = tuple(_new_topic(topic) for topic in common.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(
             partial(CreateTopics, topics, timeout_ms, request.validate_only),
@@ -105,7 +105,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DeleteTopics(  # noqa: N802
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
-        names = tuple(convert.bounded(request.topics, MAX_TOPICS, "topics"))
+        names = tuple(common.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
         return admin_pb.DeleteTopicsResponse(
@@ -118,7 +118,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Add partitions to topics."""
         topics = tuple(
             NewPartitions(topic.name, topic.count, _rows(topic.assignments))
-            for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")
+            for topic in common.bounded(request.topics, MAX_TOPICS, "topics")
         )
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(
@@ -139,7 +139,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 TopicPartition(partition.topic, partition.partition),
                 tuple(partition.target.broker_ids) if partition.HasField("target") else None,
             )
-            for partition in convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+            for partition in common.bounded(request.partitions, MAX_PARTITIONS, "partitions")
         )
         results = await self._ask(
             partial(AlterPartitionReassignments, requested, request.validate_only),
@@ -189,7 +189,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Return the effective configuration of topics and brokers, each value with its source."""
         resources = tuple(
             (_resource(wanted.resource), tuple(wanted.keys))
-            for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
+            for wanted in common.bounded(request.resources, MAX_TOPICS, "resources")
         )
         results = await self._ask(partial(DescribeConfigs, resources), _timeout_ms(request.timeout_ms, context))
         found, token = page_in_request_order(results, request.page_size, request.page_token, _described_configs)
@@ -201,7 +201,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Set, delete, append or subtract single keys of the configuration of topics and brokers."""
         alterations = tuple(
             ConfigAlteration(_resource(wanted.resource), tuple(_change(change) for change in wanted.changes))
-            for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
+            for wanted in common.bounded(request.resources, MAX_TOPICS, "resources")
         )
         results = await self._ask(
             partial(IncrementalAlterConfigs, alterations, request.validate_only),
@@ -221,8 +221,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.DescribeLogDirsRequest, context: Any
     ) -> admin_pb.DescribeLogDirsResponse:
         """Describe the log directories of brokers."""
-        partitions = convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
-        named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
+        partitions = common.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+        named = common.bounded(request.broker_ids, MAX_TOPICS, "brokers")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         brokers = self._live_brokers()
         found, token = await describe_log_dirs(
@@ -234,7 +234,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> admin_pb.AlterReplicaLogDirsResponse:
         """Assign replicas to log directories of their brokers."""
-        requested = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
+        requested = common.bounded(request.replicas, MAX_PARTITIONS, "replicas")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         results = await alter_replica_log_dirs(self._live_brokers(), requested, timeout_s, self._asking())
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
@@ -311,7 +311,7 @@ def _rows(assignments: Iterable[admin_pb.ReplicaAssignment]) -> tuple[tuple[int,
 
 
 def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> tuple[TopicPartition, ...] | None:
-    named = convert.bounded(messages, MAX_PARTITIONS, "partitions")
+    named = common.bounded(messages, MAX_PARTITIONS, "partitions")
     return tuple(TopicPartition(each.topic, each.partition) for each in named) or None
 
 

@@ -15,8 +15,8 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1.replica_manager_service_pb2_grpc import ReplicaManagerServiceStub
 from paceline.model.control import LiveBroker
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
-from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
+from paceline.rpc.convert import log_dirs
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.pages import PageLimit, decode_token, encode_token
 from paceline.rpc.security.credentials import TlsCredentials
@@ -120,7 +120,7 @@ async def _described(
             brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s), asking.tls
         )
         if isinstance(answer, PacelineError):
-            return pb.BrokerLogDirs(broker_id=broker_id, error=convert.log_dir_error_to_proto(answer))
+            return pb.BrokerLogDirs(broker_id=broker_id, error=log_dirs.log_dir_error_to_proto(answer))
         return pb.BrokerLogDirs(broker_id=broker_id, log_dirs=answer.log_dirs)
 
     return await _all([ask(broker_id) for broker_id in wanted])
@@ -149,7 +149,7 @@ async def alter_replica_log_dirs(
             asking.tls,
         )
         if isinstance(answer, PacelineError):
-            results = convert.log_dir_results_to_proto(mine, [answer] * len(mine))
+            results = log_dirs.log_dir_results_to_proto(mine, [answer] * len(mine))
         else:
             results = list(answer.results)
         return list(zip(indexes, results, strict=True))

@@ -26,8 +26,8 @@ from paceline.model.errors import (
     ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc import convert
-from paceline.rpc.convert import error_to_proto, message_of
+from paceline.rpc.convert import common, control, failures
+from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.rpc.pages import topics_page
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -121,7 +121,7 @@ class MetadataServicer(WatchServicer):
         controller = active_address(node, self._listener)
         return metadata_pb.DescribeClusterResponse(
             cluster_id=cluster.cluster_id,
-            brokers=[convert.broker_info_to_proto(broker, self._listener) for broker in cluster.brokers],
+            brokers=[control.broker_info_to_proto(broker, self._listener) for broker in cluster.brokers],
             controller_id=cluster.active_controller.controller_id if cluster.active_controller else None,
             controller_epoch=cluster.controller_epoch,
             controller_host=controller.host if controller else "",
@@ -135,7 +135,7 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Return a page of the requested topics, or of all topics."""
-        convert.bounded(request.topics, MAX_TOPICS, "topics")
+        common.bounded(request.topics, MAX_TOPICS, "topics")
         self._check_active()
         node = self._handle.get()
         return topics_page(request, node.topic_names, lambda name: _described(node.describe_topics([name])[0]))
@@ -163,7 +163,7 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
                 partition,
                 error=None
                 if partition.leader is not None
-                else convert.no_leader_to_proto(TopicPartition(topic.name, partition.partition)),
+                else failures.no_leader_to_proto(TopicPartition(topic.name, partition.partition)),
             )
             for partition in topic.partitions
         ],
@@ -182,14 +182,14 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self, request: controller_pb.ControlledShutdownRequest, context: Any
     ) -> controller_pb.ControlledShutdownResponse:
         """Move leadership off a broker that is about to stop."""
-        asked = convert.controlled_shutdown_from_proto(request)
-        return convert.controlled_shutdown_response_to_proto(self._ask(partial(ControlledShutdown, asked)))
+        asked = control.controlled_shutdown_from_proto(request)
+        return control.controlled_shutdown_response_to_proto(self._ask(partial(ControlledShutdown, asked)))
 
     def CreateInternalTopic(  # noqa: N802
         self, request: controller_pb.CreateInternalTopicRequest, context: Any
     ) -> controller_pb.CreateInternalTopicResponse:
         """Create an internal topic for a broker; waits for its leaders only briefly."""
-        asked = convert.internal_topic_from_proto(request)
+        asked = control.internal_topic_from_proto(request)
         topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
         (result,) = self._ask(partial(CreateTopics, (topic,), INTERNAL_TOPIC_WAIT_MS, False))
         return controller_pb.CreateInternalTopicResponse(error=error_to_proto(errors_pb2.TopicError, result.error))
@@ -216,7 +216,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         self, request: controller_pb.BrokerHeartbeatRequest, context: Any
     ) -> controller_pb.BrokerHeartbeatResponse:
         """Renew a broker's lease."""
-        asked = convert.broker_heartbeat_from_proto(request)
+        asked = control.broker_heartbeat_from_proto(request)
         node = self._handle.get()
         future: concurrent.futures.Future[BrokerHeartbeatResponse] = concurrent.futures.Future()
 
@@ -228,7 +228,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
 
         self._post(renew)
         try:
-            return convert.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
+            return control.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
         except concurrent.futures.TimeoutError:
             raise RequestTimedOutError("the controller did not answer in time") from None
         except NotControllerError:

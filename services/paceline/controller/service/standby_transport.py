@@ -22,8 +22,8 @@ from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import Endpoint
 from paceline.model.errors import RequestTimedOutError
 from paceline.model.standby import StateUpdate
-from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.convert import standby
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
@@ -98,7 +98,7 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
         raise RequestTimedOutError("the controller did not answer in time") from None
     try:
         while (update := updates.get()) is not None:
-            yield convert.state_update_to_proto(update)
+            yield standby.state_update_to_proto(update)
     finally:
         updates.end()
         post(cancel)
@@ -200,7 +200,7 @@ class _Reader:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
             for message in stub.FollowState(pb.FollowStateRequest(controller_id=self._standby_id)):
                 self._established = True
-                self._post(functools.partial(self._on_update, convert.state_update_from_proto(message)))
+                self._post(functools.partial(self._on_update, standby.state_update_from_proto(message)))
         except grpc.RpcError as failure:
             return from_rpc_error(failure)
         except Exception as failure:

@@ -27,8 +27,8 @@ from paceline.model.control import (
     UpdateMetadataRequest,
 )
 from paceline.model.errors import BrokerNotAvailableError, PacelineError
-from paceline.rpc import convert
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
+from paceline.rpc.convert import control
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
@@ -208,12 +208,12 @@ def _send(channel: Any, request: ControlRequest, timeout_s: float, metadata: "_M
     stub = replica_manager_service_pb2_grpc.ReplicaManagerServiceStub(channel)
     response: Any
     if isinstance(request, LeaderAndIsrRequest):
-        response = stub.LeaderAndIsr(convert.leader_and_isr_to_proto(request), timeout=timeout_s)
+        response = stub.LeaderAndIsr(control.leader_and_isr_to_proto(request), timeout=timeout_s)
     elif isinstance(request, StopReplicaRequest):
-        response = stub.StopReplica(convert.stop_replica_to_proto(request), timeout=timeout_s)
+        response = stub.StopReplica(control.stop_replica_to_proto(request), timeout=timeout_s)
     else:
         response = stub.UpdateMetadata(metadata.to_proto(request), timeout=timeout_s)
-    return convert.control_response_from_proto(response)
+    return control.control_response_from_proto(response)
 
 
 class _MetadataCache:
@@ -235,8 +235,8 @@ class _MetadataCache:
                 and of.sequence == request.sequence
             )
             if not same or self._message is None:
-                self._of, self._message = request, convert.update_metadata_to_proto(request)
+                self._of, self._message = request, control.update_metadata_to_proto(request)
             message = pb.UpdateMetadataRequest()
             message.CopyFrom(self._message)
-        message.stamp.CopyFrom(convert.stamp_to_proto(request.stamp))
+        message.stamp.CopyFrom(control.stamp_to_proto(request.stamp))
         return message
