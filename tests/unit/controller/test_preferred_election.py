@@ -5,6 +5,7 @@ import pytest
 from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import SetData
+from paceline.coordination.znodes.json_codec import encode_json
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, started, tp
 
@@ -17,7 +18,7 @@ def rebalancing(partitions: int, away: int, **settings: int) -> Cluster:
     for partition in range(away):
         path = znodes.partition_state_path(tp(f"a-{partition}"))
         state = cluster.data(path)
-        cluster.zk(SetData(path, znodes.encode_json({**state, "leader": 2, "leader_epoch": 1})))
+        cluster.zk(SetData(path, encode_json({**state, "leader": 2, "leader_epoch": 1})))
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.start_controller(CONTROLLER_ID + 1)
     cluster.told()

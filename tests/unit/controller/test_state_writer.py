@@ -7,6 +7,7 @@ import pytest
 from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Check, Multi, Request, SetData
+from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
@@ -176,7 +177,7 @@ def test_parents_that_exist_already_do_not_stop_a_creation() -> None:
     from paceline.coordination.interface import Multi as Transaction
 
     assignment = znodes.encode_topic_assignment(
-        znodes.TopicAssignment({p: znodes.ReplicaAssignment((1,)) for p in range(3)}, "i" * 22)
+        znodes.TopicAssignment({p: ReplicaAssignment((1,)) for p in range(3)}, "i" * 22)
     )
     cluster.zk(
         Transaction(

@@ -10,6 +10,7 @@ from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, WatchType, ZkCode
+from paceline.coordination.znodes.json_codec import encode_json
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode
@@ -233,7 +234,7 @@ def test_partitions_added_to_a_topic_that_is_being_deleted_are_removed_again() -
     mark(cluster, "a")
     node = cluster.data(znodes.topic_path("a"))
     node["partitions"]["2"] = [1, 2]
-    data = znodes.encode_json(node)
+    data = encode_json(node)
     cluster.zk(SetData(znodes.topic_path("a"), data))
     cluster.settle()
     assert set(cluster.data(znodes.topic_path("a"))["partitions"]) == {"0", "1"}

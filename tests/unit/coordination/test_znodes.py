@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.coordination import znodes
-from paceline.coordination.znodes import MalformedZnodeError
+from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.znodes.json_codec import MAX_ZNODE_BYTES, encode_json
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import Endpoint
