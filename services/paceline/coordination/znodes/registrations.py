@@ -27,7 +27,6 @@ _PLAINTEXT = "PLAINTEXT"
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 MAX_ENDPOINTS = 16
 """Brokers refuse control requests that name a broker with more listeners."""
-_FEATURES_SINCE = 5
 _UNCLEAN_RESTART = "unclean_restart"
 
 
@@ -44,9 +43,6 @@ class BrokerRegistration:
     """Not in Kafka: whether the broker may have lost records that it had acknowledged."""
     security_protocols: Mapping[str, str] = field(default_factory=dict)
     """Protocol of each listener whose protocol is not PLAINTEXT."""
-    features: Mapping[str, JsonValue] = field(default_factory=dict)
-    jmx_port: int = -1
-    version: int = 5
 
     def live_broker(self, broker_epoch: int) -> LiveBroker:
         """Return the broker as used by the cores; its epoch is the czxid of the node."""
@@ -79,7 +75,6 @@ class ActiveController:
 
     controller_id: int
     timestamp_ms: int
-    version: int = 1
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -99,22 +94,21 @@ def decode_cluster_id(path: str, data: bytes | None) -> str:
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    """Return the data of a broker's node, version 4 or 5."""
+    """Return the data of a broker's node, version 5."""
     client = broker.client_endpoint
     value: dict[str, JsonValue] = {
-        "version": broker.version,
+        "version": 5,
         "host": client.host if client else None,
         "port": client.port if client else -1,
         "endpoints": [format_endpoint(endpoint) for endpoint in broker.endpoints],
-        "jmx_port": broker.jmx_port,
+        "jmx_port": -1,
         "timestamp": str(broker.timestamp_ms),
         "listener_security_protocol_map": {
             endpoint.listener: broker.security_protocols.get(endpoint.listener, _PLAINTEXT)
             for endpoint in broker.endpoints
         },
+        "features": {},
     }
-    if broker.version >= _FEATURES_SINCE:
-        value["features"] = dict(broker.features)
     if broker.rack is not None:
         value["rack"] = broker.rack
     if broker.unclean_restart:
@@ -125,7 +119,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 def decode_broker(path: str, data: bytes | None, broker_id: int) -> BrokerRegistration:
     """Return a broker's registration of any version from 1 to 5. Raises MalformedZnodeError."""
     node = decode_object(path, data)
-    version = node.version(1, 2, 3, 4, 5)
+    node.version(1, 2, 3, 4, 5)
     protocols: dict[str, str] = {}
     if "endpoints" in node:
         endpoints = _endpoints(node)
@@ -139,9 +133,6 @@ def decode_broker(path: str, data: bytes | None, broker_id: int) -> BrokerRegist
     unclean = not node.is_absent(_UNCLEAN_RESTART) and node.value(_UNCLEAN_RESTART)
     if type(unclean) is not bool:
         raise node.fail(_UNCLEAN_RESTART, "a boolean is expected")
-    features: dict[str, JsonValue] = {}
-    if not node.is_absent("features"):
-        features = node.object("features").extra(frozenset())
     return BrokerRegistration(
         broker_id=broker_id,
         endpoints=endpoints,
@@ -149,9 +140,6 @@ def decode_broker(path: str, data: bytes | None, broker_id: int) -> BrokerRegist
         rack=None if node.is_absent("rack") else node.string("rack"),
         unclean_restart=unclean,
         security_protocols=protocols,
-        features=features,
-        jmx_port=-1 if node.is_absent("jmx_port") else node.integer("jmx_port", -1, 65_535),
-        version=version,
     )
 
 
@@ -175,22 +163,14 @@ def decode_controller_registration(path: str, data: bytes | None, controller_id:
 
 def encode_active_controller(controller: ActiveController) -> bytes:
     """Return the data of ``/controller``."""
-    value: dict[str, JsonValue] = {
-        "version": controller.version,
-        "brokerid": controller.controller_id,
-        "timestamp": str(controller.timestamp_ms),
-    }
-    if controller.version > 1:
-        value["kraftControllerEpoch"] = -1
-    return encode_json(value)
+    return encode_json({"version": 1, "brokerid": controller.controller_id, "timestamp": str(controller.timestamp_ms)})
 
 
 def decode_active_controller(path: str, data: bytes | None) -> ActiveController:
     """Return the content of ``/controller``. Raises MalformedZnodeError."""
     node = decode_object(path, data)
-    return ActiveController(
-        version=node.version(1, 2), controller_id=node.integer("brokerid"), timestamp_ms=node.decimal("timestamp")
-    )
+    node.version(1, 2)
+    return ActiveController(node.integer("brokerid"), node.decimal("timestamp"))
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
