@@ -23,7 +23,6 @@ from paceline.model.client_io import (
     EpochQuery,
     FetchRequest,
     FetchResponse,
-    Isolation,
     LeaderHint,
     OffsetAnswer,
     OffsetQuery,
@@ -89,7 +88,6 @@ class SmallProvedCalls:
     def list_offsets(
         self,
         queries: Sequence[OffsetQuery],
-        isolation: Isolation,
         timeout_ms: int,
         reply: Callable[[list[OffsetAnswer]], None],
     ) -> None:

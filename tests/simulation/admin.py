@@ -26,7 +26,6 @@ from paceline.model.client_io import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    Isolation,
 )
 from paceline.model.errors import NotControllerError
 from paceline.model.identifiers import TopicPartition
@@ -146,7 +145,7 @@ class Admin(Client):
     def _read(self, query: DeleteRecordsQuery, position: int, name: str) -> None:
         """Fetch at a deleted offset."""
         partitions = [FetchPartition(query.topic_partition, query.topic_id, position, 1_000)]
-        request = FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, partitions)
+        request = FetchRequest(0, 1, 1_000, partitions)
 
         def handle(reply: Callable[[FetchResponse], None]) -> None:
             life = self.cluster.broker_named(name)

@@ -11,7 +11,6 @@ from paceline.model.client_io import (
     FetchRequest,
     FetchResponse,
     FetchResult,
-    Isolation,
     OffsetAnswer,
     OffsetKind,
     OffsetQuery,
@@ -79,7 +78,6 @@ class Reader(Client):
             max_wait_ms=100,
             min_bytes=1,
             max_bytes=4_000,
-            isolation=Isolation.READ_UNCOMMITTED,
             partitions=[
                 FetchPartition(
                     topic_partition, reading.topic_id, position, 2_000, leader_epoch if self._fenced else None
@@ -155,7 +153,7 @@ class Reader(Client):
                 self.cluster.checks.end_answered(life, reading, answers[0], asked)
                 reply(answers)
 
-            life.node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, 1_000, answer)
+            life.node.proved_calls.list_offsets([query], 1_000, answer)
 
         def done(answers: list[OffsetAnswer] | Exception) -> None:
             if isinstance(answers, Exception) or answers[0].failure is not None:

@@ -23,7 +23,6 @@ from paceline.model.client_io import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    Isolation,
     OffsetAnswer,
     OffsetQuery,
     ProduceData,
@@ -280,7 +279,7 @@ class BrokerUnderTest:
     def list_offsets(self, *queries: OffsetQuery) -> list[OffsetAnswer]:
         """Look up offsets; the returned list stays empty until the response arrives."""
         answers: list[OffsetAnswer] = []
-        self.node.proved_calls.list_offsets(queries, Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+        self.node.proved_calls.list_offsets(queries, 30_000, answers.extend)
         return answers
 
     def epoch_ends(self, *queries: EpochQuery) -> list[EpochAnswer]:
@@ -306,7 +305,6 @@ class BrokerUnderTest:
             max_wait_ms,
             min_bytes,
             max_bytes,
-            Isolation.READ_UNCOMMITTED,
             [FetchPartition(tp, None, offset, max_bytes, leader_epoch, last_epoch)],
             rack=rack,
         )

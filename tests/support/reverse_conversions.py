@@ -8,7 +8,6 @@ from paceline.model.client_io import (
     EpochAnswer,
     FetchRequest,
     FetchResult,
-    Isolation,
     LeaderHint,
     OffsetAnswer,
     OffsetKind,
@@ -31,10 +30,6 @@ from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replic
 from paceline.v1 import errors_pb2, metadata_service_pb2
 from paceline.v1 import log_service_pb2 as pb
 
-_ISOLATION_TO_PROTO: Final[dict[Isolation, Any]] = {
-    Isolation.READ_UNCOMMITTED: pb.ISOLATION_LEVEL_READ_UNCOMMITTED,
-    Isolation.READ_COMMITTED: pb.ISOLATION_LEVEL_READ_COMMITTED,
-}
 _SPEC_TO_PROTO: Final[dict[OffsetKind, Any]] = {
     OffsetKind.LATEST: pb.OFFSET_SPEC_LATEST,
     OffsetKind.EARLIEST: pb.OFFSET_SPEC_EARLIEST,
@@ -74,7 +69,6 @@ def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
-        isolation_level=_ISOLATION_TO_PROTO[request.isolation],
         format=pb.FETCH_FORMAT_BATCHES,
         session_id=request.session_id,
         session_epoch=max(0, request.session_epoch),
@@ -110,7 +104,7 @@ def fetch_result_from_proto(message: pb.FetchPartitionResult) -> FetchResult:
     )
 
 
-def list_offsets_to_proto(queries: Sequence[OffsetQuery], isolation: Isolation) -> pb.ListOffsetsRequest:
+def list_offsets_to_proto(queries: Sequence[OffsetQuery]) -> pb.ListOffsetsRequest:
     """Return the message."""
     return pb.ListOffsetsRequest(
         partitions=[
@@ -123,7 +117,6 @@ def list_offsets_to_proto(queries: Sequence[OffsetQuery], isolation: Isolation) 
             )
             for one in queries
         ],
-        isolation_level=_ISOLATION_TO_PROTO[isolation],
     )
 
 

@@ -16,13 +16,6 @@ class RequiredAcks(IntEnum):
     LEADER = 1
 
 
-class Isolation(Enum):
-    """Records that a consumer can read."""
-
-    READ_UNCOMMITTED = auto()
-    READ_COMMITTED = auto()
-
-
 class OffsetKind(Enum):
     """Offset that ListOffsets looks up."""
 
@@ -93,7 +86,6 @@ class FetchRequest:
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    isolation: Isolation
     partitions: list[FetchPartition]
     session_id: int = 0
     session_epoch: int = -1

@@ -35,7 +35,7 @@ THROTTLE_RETRY_DELAY_MS: Final = 200
 _STATUS = grpc.StatusCode
 
 STATUS_OF_CODE: Final[dict[ErrorCode, grpc.StatusCode]] = {
-    ErrorCode(value.number): _STATUS[value.GetOptions().Extensions[errors_pb2.grpc_status]]
+    ErrorCode(value.number): grpc.StatusCode[value.GetOptions().Extensions[errors_pb2.grpc_status]]
     for value in errors_pb2.ErrorCode.DESCRIPTOR.values
     if value.number
 }

@@ -13,7 +13,6 @@ from paceline.model.client_io import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    Isolation,
     OffsetKind,
     OffsetQuery,
     PartitionFailure,
@@ -81,11 +80,11 @@ def ask(cluster: BrokerCluster, timeout_ms: int = 30_000) -> Failures:
 
     def fetch(offset: int) -> FetchRequest:
         position = FetchPartition(TP, None, offset, 1_000)
-        return FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, [position], proof_timeout_ms=timeout_ms)
+        return FetchRequest(0, 1, 1_000, [position], proof_timeout_ms=timeout_ms)
 
     for kind in OffsetKind:
         query = OffsetQuery(TP, kind, timestamp_ms=0)
-        node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, timeout_ms, noted(f"list {kind.name}"))
+        node.proved_calls.list_offsets([query], timeout_ms, noted(f"list {kind.name}"))
     for kind, offset in ("fetch", 0), ("fetch out of range", 99):
         told = noted(kind)
         node.fetch(fetch(offset), lambda response, told=told: told(response.results))
@@ -385,7 +384,7 @@ def test_a_request_of_a_caller_that_left_is_dropped() -> None:
     cluster = without_zookeeper()
     answers: list[object] = []
     query = OffsetQuery(TP, OffsetKind.LATEST)
-    cancel = cluster[1].node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+    cancel = cluster[1].node.proved_calls.list_offsets([query], 30_000, answers.extend)
     assert cancel is not None
     cancel()
     cluster.time.run_for(RECENT_MS + 1)
@@ -396,16 +395,12 @@ def test_a_request_of_a_caller_that_left_is_dropped() -> None:
 def test_a_fetch_session_waits_for_the_proof_of_all_its_partitions() -> None:
     cluster = led_by_1()
     answers: list[FetchResponse] = []
-    request = FetchRequest(
-        0, 1, 1_000, Isolation.READ_UNCOMMITTED, [FetchPartition(TP, None, 0, 1_000)], session_epoch=0
-    )
+    request = FetchRequest(0, 1, 1_000, [FetchPartition(TP, None, 0, 1_000)], session_epoch=0)
     cluster[1].node.fetch(request, answers.append)
     lose_zookeeper(cluster)
     cluster.time.run_for(SESSION_MS + 500)
     cluster.cuts |= {(2, 1), (3, 1)}
-    following = FetchRequest(
-        0, 1, 1_000, Isolation.READ_UNCOMMITTED, [], session_id=answers[0].session_id, session_epoch=1
-    )
+    following = FetchRequest(0, 1, 1_000, [], session_id=answers[0].session_id, session_epoch=1)
     cluster[1].node.fetch(following, answers.append)
     assert len(answers) == 1
     cluster.time.run_for(RECENT_MS + 1)

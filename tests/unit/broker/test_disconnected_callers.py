@@ -9,7 +9,6 @@ from paceline.model.client_io import (
     DeleteRecordsQuery,
     FetchPartition,
     FetchRequest,
-    Isolation,
     ProduceData,
     RequiredAcks,
 )
@@ -34,7 +33,6 @@ def fetch(cluster: BrokerCluster, session_epoch: int, session_id: int = 0, parti
         60_000,
         1,
         1_000,
-        Isolation.READ_UNCOMMITTED,
         [FetchPartition(TP, None, 0, 1_000)][:partitions],
         session_id=session_id,
         session_epoch=session_epoch,

@@ -12,7 +12,6 @@ from paceline.model.client_io import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    Isolation,
     OffsetKind,
     OffsetQuery,
     RequiredAcks,
@@ -58,7 +57,6 @@ def fetch(
         max_wait_ms,
         min_bytes,
         max_bytes,
-        Isolation.READ_UNCOMMITTED,
         list(partitions),
         session_id,
         session_epoch,
@@ -263,9 +261,7 @@ def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, 
 def test_the_leader_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> None:
     answers: list[FetchResponse] = []
     for epoch in (9, 0):
-        request = FetchRequest(
-            0, 1, 100, Isolation.READ_UNCOMMITTED, [FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch)]
-        )
+        request = FetchRequest(0, 1, 100, [FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch)])
         cluster[2].node.fetch(request, answers.append)
     assert [code(answer) for answer in answers] == [
         ErrorCode.UNKNOWN_LEADER_EPOCH,

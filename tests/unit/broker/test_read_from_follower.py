@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.log.record_batch import decode_records
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult, Isolation
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import ErrorCode
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -88,7 +88,7 @@ def test_a_consumer_that_stays_at_the_leader_gets_the_follower_with_every_fetch(
     produced(cluster, b"x")
     position = FetchPartition(TP, None, 0, 1 << 20, None, None)
     answers: list[FetchResponse] = []
-    request = FetchRequest(0, 1, 1 << 20, Isolation.READ_UNCOMMITTED, [position], rack="b", session_epoch=0)
+    request = FetchRequest(0, 1, 1 << 20, [position], rack="b", session_epoch=0)
     cluster[1].node.fetch(request, answers.append)
     for epoch in (1, 2):
         request = replace(request, partitions=[], session_id=answers[0].session_id, session_epoch=epoch)

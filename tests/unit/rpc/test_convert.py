@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model import client_io, control, replica_fetch
-from paceline.model.client_io import Isolation, OffsetKind, RequiredAcks
+from paceline.model.client_io import OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert import common, digest, failures, fetch, offsets, partition_replicas, produce, replica
@@ -212,7 +212,6 @@ FAILURES = st.none() | st.builds(
         st.integers(0, 60_000),
         INT32,
         st.integers(1, 2**31 - 1),
-        st.sampled_from(list(Isolation)),
         distinct(
             st.builds(
                 client_io.FetchPartition,
@@ -250,12 +249,11 @@ def test_a_client_fetch_result_survives_the_wire(result: client_io.FetchResult) 
             st.integers(0, 2**63 - 1),
             st.none() | INT32,
         )
-    ),
-    st.sampled_from(list(Isolation)),
+    )
 )
-def test_list_offsets_survives_the_wire(queries: list[client_io.OffsetQuery], isolation: Isolation) -> None:
-    message = over_the_wire(reverse_conversions.list_offsets_to_proto(queries, isolation))
-    assert offsets.list_offsets_from_proto(message) == (queries, isolation)
+def test_list_offsets_survives_the_wire(queries: list[client_io.OffsetQuery]) -> None:
+    message = over_the_wire(reverse_conversions.list_offsets_to_proto(queries))
+    assert offsets.list_offsets_from_proto(message) == queries
 
 
 @given(st.builds(client_io.OffsetAnswer, PARTITIONS, FAILURES, st.none() | INT64, st.none() | INT64, INT32))
@@ -325,7 +323,6 @@ def test_missing_sizes_and_waits_get_their_documented_defaults() -> None:
         log_pb.FetchRequest(max_wait_ms=31_536_000, partitions=[log_pb.FetchPartition(topic="t")])
     )
     assert (request.max_wait_ms, request.max_bytes, request.partitions[0].max_bytes) == (60_000, 1 << 20, 1 << 20)
-    assert request.isolation is Isolation.READ_UNCOMMITTED
     assert produce.timeout_from_proto(0) == 30_000
 
 

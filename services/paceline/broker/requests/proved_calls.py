@@ -18,7 +18,6 @@ from paceline.model.client_io import (
     DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
-    Isolation,
     OffsetAnswer,
     OffsetQuery,
     PartitionFailure,
@@ -48,14 +47,9 @@ class ProvedCalls:
         self._not_serving = not_serving
 
     def list_offsets(
-        self,
-        queries: Sequence[OffsetQuery],
-        isolation: Isolation,
-        timeout_ms: int,
-        reply: Callable[[list[OffsetAnswer]], None],
+        self, queries: Sequence[OffsetQuery], timeout_ms: int, reply: Callable[[list[OffsetAnswer]], None]
     ) -> Cancel | None:
-        """Look up readable offsets; both isolation levels are equal while there are no transactions."""
-        del isolation
+        """Look up readable offsets."""
         look_up = partial(list_offsets, self._hosted, self._storage, queries)
         return self._when_proved(queries, OffsetAnswer, timeout_ms, lambda: reply(look_up()), reply)
 

@@ -261,11 +261,11 @@ class LogServicer:
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         """Find offsets."""
-        queries, isolation = offsets.list_offsets_from_proto(request)
+        queries = offsets.list_offsets_from_proto(request)
         core = self._core.get()
         timeout_ms = wait_within_deadline(produce.DEFAULT_TIMEOUT_MS, context)
         answers: list[OffsetAnswer] = await answer_of(
-            lambda reply: core.proved_calls.list_offsets(queries, isolation, timeout_ms, reply), timeout_ms
+            lambda reply: core.proved_calls.list_offsets(queries, timeout_ms, reply), timeout_ms
         )
         return pb.ListOffsetsResponse(
             partitions=[offsets.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]

@@ -5,7 +5,7 @@ An absent field has the default that the protos document; an unknown enum value 
 
 from typing import Final
 
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResult, Isolation
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResult
 from paceline.model.errors import InvalidRequestError
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
@@ -27,23 +27,16 @@ OPENING_EPOCH: Final = 0
 """Session epoch in the model of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
 CLOSING_EPOCH: Final = -1
 """Session epoch in the model of a full fetch without a session; it closes the session of its session id, if any."""
-_ISOLATION: Final[dict[int, Isolation]] = {
-    pb.ISOLATION_LEVEL_UNSPECIFIED: Isolation.READ_UNCOMMITTED,
-    pb.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
-    pb.ISOLATION_LEVEL_READ_COMMITTED: Isolation.READ_COMMITTED,
-}
 
 
-def isolation_from_proto(number: int) -> Isolation:
-    """Decode the isolation level; unspecified means READ_UNCOMMITTED.
+def check_isolation(number: int) -> None:
+    """Check an isolation level; while there are no transactions, all levels read the same records.
 
     Raises:
         InvalidRequestError: the number is unknown.
     """
-    isolation = _ISOLATION.get(number)
-    if isolation is None:
+    if number not in pb.IsolationLevel.values():
         raise InvalidRequestError(f"isolation level {number} is not known")
-    return isolation
 
 
 def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
@@ -65,11 +58,11 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
         for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions")
     ]
     refuse_duplicates([one.topic_partition for one in partitions])
+    check_isolation(message.isolation_level)
     return FetchRequest(
         max_wait_ms=min(at_least(message.max_wait_ms, 0, "max wait"), MAX_WAIT_MS),
         min_bytes=at_least(message.min_bytes, 0, "min bytes"),
         max_bytes=at_least(message.max_bytes, 0, "max bytes") or DEFAULT_FETCH_BYTES,
-        isolation=isolation_from_proto(message.isolation_level),
         partitions=partitions,
         session_id=at_least(message.session_id, 0, "session id"),
         session_epoch=_session_epoch(message),

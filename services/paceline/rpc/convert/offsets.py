@@ -8,7 +8,6 @@ from paceline.model.client_io import (
     DeleteRecordsResult,
     EpochAnswer,
     EpochQuery,
-    Isolation,
     OffsetAnswer,
     OffsetKind,
     OffsetQuery,
@@ -25,7 +24,7 @@ from paceline.rpc.convert.common import (
     topic_id_of,
 )
 from paceline.rpc.convert.failures import AddressOf, no_address, optional_failure
-from paceline.rpc.convert.fetch import isolation_from_proto
+from paceline.rpc.convert.fetch import check_isolation
 from paceline.v1 import log_service_pb2 as pb
 
 _SPEC: Final[dict[int, OffsetKind]] = {
@@ -36,8 +35,8 @@ _SPEC: Final[dict[int, OffsetKind]] = {
 }
 
 
-def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[OffsetQuery], Isolation]:
-    """Decode the request; return (queries, isolation level).
+def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> list[OffsetQuery]:
+    """Decode the request.
 
     Raises:
         InvalidRequestError: too many partitions, a partition is listed twice or is negative, an offset spec or
@@ -60,7 +59,8 @@ def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[Offset
             )
         )
     refuse_duplicates([query.topic_partition for query in queries])
-    return queries, isolation_from_proto(message.isolation_level)
+    check_isolation(message.isolation_level)
+    return queries
 
 
 def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_address) -> pb.ListOffsetsPartitionResult:
