@@ -204,7 +204,7 @@ async def test_closing_a_stream_frees_the_thread_at_either_end(world: World) -> 
         close = transport.follow(active.control, 100 + number, listener.updates.append, listener.ends.append)
         await world.until(lambda heard=listener: bool(heard.updates))  # type: ignore[misc]
         close()
-        await world.until(lambda: publisher.follower_count == 0)
+        await world.until(lambda: not publisher._followers)
         transport.close_all()
         assert not any(reader.is_alive for reader in transport._readers)
         assert listener.ends == []

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from paceline.log.producer_state import REMEMBERED_BATCHES
-from paceline.log.record_batch import decode_records, iterate_headers
+from paceline.log.record_batch import iterate_headers
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.identifiers import TopicPartition
@@ -12,6 +12,7 @@ from tests.simulation.history import History, Outcome, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
+from tests.support.batches import decode_records
 
 if TYPE_CHECKING:
     from tests.simulation.machines import BrokerLife

@@ -97,7 +97,7 @@ class Client:
             if self.topic_ids[topic] in dead:
                 self._forget(topic)
         for topic, partitions in snapshot.topics.items():
-            topic_id = snapshot.topic_id(topic)
+            topic_id = next((state.topic_id for state in partitions.values()), None)
             if topic_id is None or topic in INTERNAL_TOPICS:
                 continue
             if self.topic_ids.get(topic) != topic_id:

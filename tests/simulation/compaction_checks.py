@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.log.compaction.cleaner import CleanedSegment
-from paceline.log.record_batch import Record, decode_records, iterate_headers, parse_header
+from paceline.log.record_batch import Record, iterate_headers, parse_header
 from paceline.model.errors import PacelineError
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
+from tests.support.batches import decode_records
 
 if TYPE_CHECKING:
     from tests.simulation.machines import BrokerLife

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from paceline.broker.groups.records import GroupKey, OffsetKey, OffsetValue, decode_key, decode_offset_value
-from paceline.log.record_batch import decode_records
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.health import stays_below_min_isr
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
+from tests.support.batches import decode_records
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster

@@ -16,7 +16,7 @@ from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.log.record_batch import NewRecord, decode_records, encode_batch
+from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
@@ -53,6 +53,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
+from tests.support.batches import decode_records
 from tests.support.inline_work import InlineWork
 from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer

@@ -35,10 +35,6 @@ class MetadataSnapshot:
         partitions = self.topics.get(topic_partition.topic)
         return None if partitions is None else partitions.get(topic_partition.partition)
 
-    def topic_id(self, topic: str) -> str | None:
-        """Return the topic's cached id."""
-        return next((state.topic_id for state in self.topics.get(topic, {}).values()), None)
-
     def registered_broker_epoch(self, broker_id: int) -> int | None:
         """Return a live broker's epoch; None when it is not alive, -1 when the controller did not send it."""
         broker = self.brokers.get(broker_id)

@@ -230,7 +230,7 @@ class ControllerEventHandler:
                 return
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
-        takeover = Takeover(term.controller_epoch, states, self._scheduler.now_ms() - begun_ms)
+        takeover = Takeover(states, self._scheduler.now_ms() - begun_ms)
         LOG.info(
             "failover completed: kind=%s epoch=%d elapsed_ms=%d states_read=%d states=%d%s",
             states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,

@@ -60,11 +60,6 @@ class FlowRun(Generic[T]):
         self._advance(None)
         return self
 
-    @property
-    def over(self) -> bool:
-        """Whether the flow has ended, failed or been cancelled."""
-        return self._over
-
     def cancel(self) -> None:
         """Stop the flow at its present step."""
         if self._over:

@@ -133,11 +133,6 @@ class PartitionLog:
         """Largest leader epoch the log knows, ``None`` when there is none."""
         return self.epochs.latest_epoch
 
-    @property
-    def last_stable_offset(self) -> int:
-        """LSO: start of the oldest open transaction, at most the high watermark."""
-        return self.local.last_stable_offset
-
     def update_high_watermark(self, high_watermark: int) -> int:
         """Set the high watermark, bounded by log start and log end; return the new value."""
         local = self.local

@@ -282,13 +282,6 @@ def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledReco
     return iter(DefaultRecordBatch(memoryview(payload)[:size]))
 
 
-def decode_records(data: Buffer) -> Iterator[Record]:
-    """Yield the records of all complete batches in ``data``, except those of control batches."""
-    for position, header in iterate_headers(data):
-        if not header.is_control:
-            yield from decode_batch(data[position : position + header.size])
-
-
 def control_record_type(data: Buffer) -> tuple[int, int]:
     """Return (type, coordinator epoch) of a transaction marker: type 0 means abort, 1 means commit.
 

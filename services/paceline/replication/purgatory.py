@@ -109,10 +109,6 @@ class Purgatory:
         """Number of operations that wait now."""
         return len(self._delayed)
 
-    def watched_count(self, key: Hashable) -> int:
-        """Return the number of operations that watch this key."""
-        return len(self._watchers.get(key, ()))
-
     def await_completion(
         self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float
     ) -> Cancel | None:

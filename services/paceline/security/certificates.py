@@ -12,6 +12,7 @@ import ipaddress
 import os
 import re
 import secrets
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,6 @@ class CertificateSummary:
 
     identity: Identity
     hosts: tuple[str, ...]
-    not_before: datetime.datetime
     not_after: datetime.datetime
 
 
@@ -85,7 +85,7 @@ class CertificateAuthority:
         for file in (CA_CERTIFICATE, CA_KEY):
             if (directory / file).exists():
                 raise CertificateError(f"{directory / file} exists; a cluster has a single authority")
-        domain = trust_domain or _new_trust_domain()
+        domain = trust_domain or uuid.uuid4().hex
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Paceline cluster {domain}")])
         builder = (
@@ -224,7 +224,7 @@ def summary_of(path: Path) -> CertificateSummary:
         *names.get_values_for_type(x509.DNSName),
         *map(str, names.get_values_for_type(x509.IPAddress)),
     )
-    return CertificateSummary(identity, hosts, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+    return CertificateSummary(identity, hosts, certificate.not_valid_after_utc)
 
 
 def _builder(
@@ -277,14 +277,6 @@ def _trust_domain(certificate: x509.Certificate) -> str:
     if re.fullmatch(r"[0-9a-f]{32}", domain) is None:
         raise CertificateError("the authority's certificate has no cluster id; create it with paceline certs ca")
     return domain
-
-
-def _new_trust_domain() -> str:
-    """Return 16 random bytes as a version 4 UUID, like every cluster id."""
-    raw = bytearray(secrets.token_bytes(16))
-    raw[6] = (raw[6] & 0x0F) | 0x40
-    raw[8] = (raw[8] & 0x3F) | 0x80
-    return raw.hex()
 
 
 def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:

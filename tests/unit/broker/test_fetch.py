@@ -6,7 +6,6 @@ import pytest
 
 from paceline.log import batch_file, record_batch
 from paceline.log.log_config import LogConfig
-from paceline.log.record_batch import decode_records
 from paceline.model.client_io import (
     EpochQuery,
     FetchPartition,
@@ -19,6 +18,7 @@ from paceline.model.client_io import (
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
+from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP, BrokerCluster
 
 OTHER = TopicPartition("payments", 0)

@@ -82,7 +82,7 @@ def test_a_re_created_topic_starts_with_its_own_epochs() -> None:
     cache.update(request(state(A0, leader=2, epoch=0, version=0, topic_id="new")))
     known = cache.snapshot.partition(A0)
     assert known is not None and known.leader == 2
-    assert cache.snapshot.topic_id("a") == "new"
+    assert {state.topic_id for state in cache.snapshot.topics["a"].values()} == {"new"}
 
 
 def test_a_partition_whose_topic_was_re_created_counts_as_deleted() -> None:
@@ -105,7 +105,8 @@ def test_a_topic_re_created_with_fewer_partitions_has_no_partition_of_the_delete
     assert cache.update(request(state(A0, topic_id="new"))) == (A0, A1)
     assert list(cache.snapshot.topics["a"]) == [0] and cache.snapshot.partition(B0) is not None
     cache.update(request(state(A1, topic_id="newest")))
-    assert list(cache.snapshot.topics["a"]) == [1] and cache.snapshot.topic_id("a") == "newest"
+    states = cache.snapshot.topics["a"]
+    assert list(states) == [1] and states[1].topic_id == "newest"
 
 
 def test_offline_replicas_are_updated_within_an_unchanged_epoch() -> None:

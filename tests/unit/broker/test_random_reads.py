@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline.log.record_batch import decode_records
 from paceline.model.client_io import FetchResponse
+from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP
 from tests.unit.broker.test_random_histories import BROKERS, History
 from tests.unit.broker.test_replication_throttle import set_rate, throttle

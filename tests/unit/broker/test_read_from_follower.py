@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.log.record_batch import decode_records
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import ErrorCode
+from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP, BrokerCluster
 
 RACKS = {1: "a", 2: "b", 3: "b"}

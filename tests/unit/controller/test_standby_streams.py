@@ -107,7 +107,7 @@ def test_a_standby_that_does_not_keep_up_is_dropped() -> None:
     sink = Full()
     active.follow_state(THIRD, sink)
     assert sink.ended
-    assert active._components.publisher.follower_count == 1
+    assert len(active._components.publisher._followers) == 1
 
 
 def test_a_controller_that_resigns_ends_its_streams() -> None:
@@ -115,7 +115,7 @@ def test_a_controller_that_resigns_ends_its_streams() -> None:
     active = cluster.controllers[CONTROLLER_ID]
     active._event_handler.resign("a test wants it")
     cluster.settle()
-    assert active._components.publisher.follower_count == 0
+    assert not active._components.publisher._followers
     assert not standby.is_warm
 
 

@@ -8,8 +8,9 @@ from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.log.record_batch import NewRecord, Record, decode_records, encode_batch, iterate_headers
+from paceline.log.record_batch import NewRecord, Record, encode_batch, iterate_headers
 from paceline.model.identifiers import TopicPartition
+from tests.support.batches import decode_records
 from tests.unit.log.memory_files import MemoryFiles
 
 ROOT = "/data"

@@ -9,7 +9,7 @@ from paceline.log.compression import Codec
 from paceline.log.directory_names import directory_name
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.read_place import ReadPlace
-from paceline.log.record_batch import decode_records, iterate_headers
+from paceline.log.record_batch import iterate_headers
 from paceline.model.errors import (
     CorruptMessageError,
     InconsistentTopicIdError,
@@ -18,6 +18,7 @@ from paceline.model.errors import (
     OutOfOrderSequenceNumberError,
     PacelineError,
 )
+from tests.support.batches import decode_records
 from tests.unit.log.helpers import NOW_MS, ROOT, SMALL, TP, batch, filled_log, new_log, records_of
 from tests.unit.log.memory_files import MemoryFiles
 

@@ -21,7 +21,6 @@ from paceline.log.record_batch import (
     Record,
     crc_of,
     decode_batch,
-    decode_records,
     encode_batch,
     iterate_headers,
     parse_header,
@@ -37,6 +36,7 @@ from paceline.model.errors import (
     UnsupportedCompressionTypeError,
 )
 from tests.golden.reference_decoder import decode as reference_decode
+from tests.support.batches import decode_records
 from tests.unit.log.helpers import NOW_MS, batch
 from tests.unit.log.memory_files import MemoryFiles
 

@@ -39,7 +39,7 @@ def test_a_condition_fulfilled_between_check_and_watch_completes_the_operation()
     answers = iter([False, True])
     operation = Operation(lambda: next(answers))
     assert purgatory.complete_or_watch(operation, ["a"], 100)
-    assert operation.completions == 1 and purgatory.watched_count("a") == 0
+    assert operation.completions == 1 and not purgatory._watchers
 
 
 def test_any_key_completes_an_operation_once_and_removes_it_from_all_keys() -> None:
@@ -54,7 +54,7 @@ def test_any_key_completes_an_operation_once_and_removes_it_from_all_keys() -> N
     assert purgatory.check_and_complete("a") == 0
     time.run_for(1_000)
     assert (operation.completions, operation.expirations) == (1, 0)
-    assert purgatory.watched_count("a") == purgatory.watched_count("b") == purgatory.delayed_count == 0
+    assert not purgatory._watchers and purgatory.delayed_count == 0
 
 
 def test_a_timeout_completes_an_operation_and_reports_the_expiration_once() -> None:

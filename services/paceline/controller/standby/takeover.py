@@ -56,7 +56,6 @@ class StatesLoaded:
 class Takeover:
     """A completed failover."""
 
-    controller_epoch: int
     states: StatesLoaded
     elapsed_ms: int
     """Time from the creation of ``/controller`` until all requests were queued."""
