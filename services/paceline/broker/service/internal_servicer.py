@@ -1,6 +1,5 @@
 """Services for followers and the controller: ReplicationService on the event loop, ReplicaManagerService on threads."""
 
-import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -14,12 +13,12 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.control import ControlRequest, ControlResponse
-from paceline.model.errors import RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import wire
 from paceline.rpc.admission.message_limits import MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.convert import control, log_dirs, offsets, replica
+from paceline.rpc.event_loop import Post, run_on_loop
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import stream_handler
 
@@ -79,7 +78,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
     The request is parsed on the thread and applied on the event loop, in the order of arrival.
     """
 
-    def __init__(self, core: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, core: NodeHandle, post: Post) -> None:
         self._core = core
         self._post = post
 
@@ -136,23 +135,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         return self._on_loop(lambda: self._core.get().handle_control(request), context)
 
     def _on_loop(self, work: Callable[[], T], context: Any) -> T:
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def on_loop() -> None:
-            # The caller has timed out and retries: applying the request here too would delay all waiting callers.
-            if not outcome.set_running_or_notify_cancel():
-                return
-            try:
-                outcome.set_result(work())
-            except Exception as failure:
-                outcome.set_exception(failure)
-
-        self._post(on_loop)
-        try:
-            return outcome.result(_seconds_left(context))
-        except concurrent.futures.TimeoutError:
-            outcome.cancel()
-            raise RequestTimedOutError("the broker's event loop has not taken the request in time") from None
+        return run_on_loop(self._post, work, _seconds_left(context))
 
 
 def _seconds_left(context: Any) -> float:

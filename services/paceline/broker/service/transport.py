@@ -29,13 +29,13 @@ from paceline.rpc import wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.convert import control, replica
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.event_loop import Post
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.streams.stream_client import StreamClient
 
 LOG = logging.getLogger("paceline.broker.transport")
 
-Post = Callable[[Callable[[], None]], None]
 T = TypeVar("T")
 
 CONTROL = "CONTROL"

@@ -17,7 +17,7 @@ from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
-from paceline.model.control import BrokerHeartbeatResponse, Endpoint
+from paceline.model.control import Endpoint
 from paceline.model.errors import (
     NotControllerError,
     NotLeaderOrFollowerError,
@@ -28,6 +28,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert import common, control, failures
 from paceline.rpc.convert.common import error_to_proto, message_of
+from paceline.rpc.event_loop import Post, run_on_loop
 from paceline.rpc.pages import topics_page
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -173,7 +174,7 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     """Serves brokers and standbys; runs on the CONTROL listener's threads and calls the node on its event loop."""
 
-    def __init__(self, handle: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, handle: NodeHandle, post: Post) -> None:
         self._handle = handle
         self._post = post
         self._may_wait = threading.BoundedSemaphore(MAX_WAITING_CALLS)
@@ -218,21 +219,11 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         """Renew a broker's lease."""
         asked = control.broker_heartbeat_from_proto(request)
         node = self._handle.get()
-        future: concurrent.futures.Future[BrokerHeartbeatResponse] = concurrent.futures.Future()
-
-        def renew() -> None:
-            try:
-                future.set_result(node.broker_heartbeat(asked))
-            except Exception as error:
-                future.set_exception(error)
-
-        self._post(renew)
         try:
-            return control.broker_heartbeat_response_to_proto(future.result(HEARTBEAT_TIMEOUT_S))
-        except concurrent.futures.TimeoutError:
-            raise RequestTimedOutError("the controller did not answer in time") from None
+            response = run_on_loop(self._post, lambda: node.broker_heartbeat(asked), HEARTBEAT_TIMEOUT_S)
         except NotControllerError:
             raise not_controller(node, "CONTROL") from None
+        return control.broker_heartbeat_response_to_proto(response)
 
     def FollowState(  # noqa: N802
         self, request: controller_pb.FollowStateRequest, context: Any

@@ -4,7 +4,6 @@ Each stream has a thread at either end, which builds and parses messages of ten 
 values with the event loop.
 """
 
-import concurrent.futures
 import functools
 import logging
 import queue
@@ -25,6 +24,7 @@ from paceline.model.standby import StateUpdate
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.convert import standby
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.event_loop import Post, run_on_loop
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 
@@ -37,8 +37,6 @@ OPEN_TIMEOUT_S: Final = 3.0
 IDLE_TIMEOUT_S: Final = 30.0
 """Longest wait for the next update; the core sends an update every second unless it is busy."""
 _CLOSE_WAIT_S: Final = 2.0
-
-Post = Callable[[Callable[[], None]], None]
 
 
 class UpdateQueue:
@@ -80,22 +78,13 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
         RequestTimedOutError: the event loop did not answer in time.
     """
     updates = UpdateQueue()
-    opened: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
-
-    def follow() -> None:
-        try:
-            opened.set_result(node.follow_state(standby_id, updates))
-        except Exception as error:
-            opened.set_exception(error)
-
-    post(follow)
     if not context.add_callback(updates.end):
         updates.end()
     try:
-        cancel = opened.result(OPEN_TIMEOUT_S)
-    except concurrent.futures.TimeoutError:
-        updates.end()  # When the loop runs again, the first update finds the queue closed, which ends the stream.
-        raise RequestTimedOutError("the controller did not answer in time") from None
+        cancel = run_on_loop(post, lambda: node.follow_state(standby_id, updates), OPEN_TIMEOUT_S)
+    except RequestTimedOutError:
+        updates.end()  # A stream that opens later finds the queue closed at its first update and ends.
+        raise
     try:
         while (update := updates.get()) is not None:
             yield standby.state_update_to_proto(update)

@@ -30,6 +30,7 @@ from paceline.model.errors import BrokerNotAvailableError, PacelineError
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.convert import control
 from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.event_loop import Post
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 
@@ -46,7 +47,7 @@ class GrpcControlTransport:
 
     def __init__(
         self,
-        post: Callable[[Callable[[], None]], None],
+        post: Post,
         security: TransportSecurity = PLAINTEXT,
         listener: Callable[[], ControllerNode | None] = lambda: None,
         suspect_ms: int = 0,
@@ -129,7 +130,7 @@ class _Sender:
     def __init__(
         self,
         broker_id: int,
-        post: Callable[[Callable[[], None]], None],
+        post: Post,
         metadata: "_MetadataCache",
         tls: TlsCredentials | None,
         on_channel: Callable[[LiveBroker, str, Any], None],
