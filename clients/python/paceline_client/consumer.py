@@ -5,7 +5,6 @@ import os
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self, TypedDict, TypeVar
@@ -27,6 +26,7 @@ from paceline_client.errors import ClientClosedError, sendable
 from paceline_client.fetch_request import FetchConfig
 from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
+from paceline_client.groups.held_records import HeldRecords
 from paceline_client.groups.partitions import GroupPartitions
 from paceline_client.groups.values import GroupSettings, RebalanceListener
 from paceline_client.metadata_refresher import MetadataRefresher
@@ -185,7 +185,7 @@ class Consumer(GroupPartitions):
         self._assignment = Assignment()
         self._topics: tuple[str, ...] = ()
         self._closed = False
-        self._unread: dict[TopicPartition, deque[ConsumerRecord]] = {}
+        self._held = HeldRecords({})
         self._pid = os.getpid()
         self._channels = ChannelCache(tls=client_credentials(tls))
         self._metadata = MetadataRefresher(
@@ -312,7 +312,7 @@ class Consumer(GroupPartitions):
         with self._lock:
             self._raise_if_closed()
             self._assignment.state(topic_partition).seek(offset)
-            self._unread.pop(topic_partition, None)  # Otherwise a loop that ends would seek back to these records.
+            self._held.remove(topic_partition)  # Otherwise a loop that ends would seek back to these records.
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -500,7 +500,7 @@ class Consumer(GroupPartitions):
             wanted = self.assignment() if partitions is None else list(partitions)
             for state in [self._assignment.state(tp) for tp in wanted]:
                 state.seek_to(reset)
-                self._unread.pop(state.topic_partition, None)
+                self._held.remove(state.topic_partition)
         self._fetcher.interrupt()
 
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:

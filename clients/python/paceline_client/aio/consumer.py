@@ -64,7 +64,7 @@ class AsyncConsumer:
     async def getone(self) -> ConsumerRecord:
         """Return the next record; a commit covers only the records that were returned."""
         consumer = self._started()
-        record = None if self._reading.locked() else consumer.take_held()
+        record = None if self._reading.locked() else next(consumer.held_records(), None)
         while record is None:
             record = await self._polled(consumer)
         return record
@@ -72,10 +72,10 @@ class AsyncConsumer:
     async def _polled(self, consumer: Consumer) -> ConsumerRecord | None:
         """Poll, unless another coroutine has polled meanwhile; return a record."""
         async with self._reading:
-            record = consumer.take_held()
+            record = next(consumer.held_records(), None)
             if record is None:
                 await self._calls.run(_hold, consumer, _POLL_MS, None)
-                record = consumer.take_held()
+                record = next(consumer.held_records(), None)
             return record
 
     async def getmany(
@@ -148,11 +148,12 @@ class AsyncConsumer:
         # A generator that does not wait costs a third of a coroutine for each record.
         consumer = self._started()
         while True:
-            record = None if self._reading.locked() else consumer.take_held()
-            if record is None:
-                record = await self._polled(consumer)
-            if record is not None:
-                yield record
+            if not self._reading.locked():
+                for record in consumer.held_records():  # A poll of another coroutine ends this iterator.
+                    yield record
+            polled = await self._polled(consumer)
+            if polled is not None:
+                yield polled
 
     async def __anext__(self) -> ConsumerRecord:
         """Return the next record, as `getone`, for ``await anext(consumer)``."""

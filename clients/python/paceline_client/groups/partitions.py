@@ -4,7 +4,6 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from paceline.model.errors import InvalidRequestError
@@ -12,6 +11,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import ClientClosedError
 from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
+from paceline_client.groups.held_records import HeldRecords
 from paceline_client.groups.values import CommitCallback, OffsetAndMetadata, Offsets
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.records import ConsumerRecord
@@ -31,8 +31,8 @@ class GroupPartitions:
     _metadata: MetadataRefresher
     _reset: OffsetReset
     _api_timeout_ms: int
-    _unread: dict[TopicPartition, deque[ConsumerRecord]]
-    """Records of `poll_held` that `take_held` has not returned yet; commits do not include them."""
+    _held: HeldRecords
+    """Records of the last `poll_held`."""
     _closed: bool
 
     # For the application -----------------------------------------------------------------------------------------
@@ -118,52 +118,41 @@ class GroupPartitions:
                 return
             polled = self.poll_held(int(min(1_000, max(1, left_ms))))
             try:
-                while (record := self.take_held()) is not None:
-                    yield record
+                yield from self.held_records()
             finally:
                 self.give_back()
             if polled:
                 quiet_since = time.monotonic()
 
     def poll_held(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Poll for records that a commit includes only after `take_held` has returned them."""
+        """Poll for records that a commit includes only after `held_records` has returned them."""
         polled = self.poll(timeout_ms, max_records)
-        with self._lock:
-            self._unread = {tp: deque(records) for tp, records in polled.items()}
+        self._held = HeldRecords(polled)
         return polled
 
-    def take_held(self) -> ConsumerRecord | None:
-        """Return the next record of the last `poll_held`, None when it has returned all."""
-        with self._lock:
-            for tp, held in self._unread.items():
-                record = held.popleft()
-                if not held:
-                    del self._unread[tp]
-                return record
-        return None
-
-    def next_offset(self, topic_partition: TopicPartition) -> int:
-        """Return the offset of the next record that `take_held` or the next poll returns; raises as `position`."""
-        with self._lock:
-            held = self._unread.get(topic_partition)
-            if held:
-                return held[0].offset
-        return self.position(topic_partition)
+    def held_records(self) -> Iterator[ConsumerRecord]:
+        """Return the remaining records of the last `poll_held`; the iterator ends when they are given back."""
+        return self._held.rest
 
     def take_all_held(self) -> None:
         """Count every record of the last `poll_held` as returned."""
-        with self._lock:
-            self._unread = {}
+        self._held.remove_all()
+
+    def next_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the offset of the next record of `held_records` or of the next poll; raises as `position`."""
+        offset = self._held.next_offset(topic_partition)
+        return self.position(topic_partition) if offset is None else offset
 
     def give_back(self) -> None:
         """Seek back to the first held record of each partition, so that the next poll returns the records again."""
         with self._lock:
-            unread, self._unread = self._unread, {}
-            for tp, records in unread.items():
+            held, self._held = self._held, HeldRecords({})
+            offsets = held.remove_all()
+            for tp, offset in offsets.items():
                 state = self._assignment.find(tp)
                 if state is not None:
-                    state.seek(records[0].offset)
-        if unread:
+                    state.seek(offset)
+        if offsets:
             self._fetcher.interrupt()
 
     # For the group -----------------------------------------------------------------------------------------------
@@ -190,8 +179,8 @@ class GroupPartitions:
             }
 
     def _committable(self, tp: TopicPartition, position: int, epoch: int | None) -> OffsetAndMetadata:
-        unread = self._unread.get(tp)
-        return OffsetAndMetadata(unread[0].offset if unread else position, "", epoch)
+        held = self._held.next_offset(tp)
+        return OffsetAndMetadata(position if held is None else held, "", epoch)
 
     def awaiting_committed(self) -> list[TopicPartition]:
         """Return partitions whose committed offset has not been fetched yet."""
