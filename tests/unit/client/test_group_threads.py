@@ -9,7 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.model.errors import FencedInstanceIdError, PacelineError, RequestTimedOutError, UnknownMemberIdError
+from paceline.model.errors import (
+    FencedInstanceIdError,
+    PacelineError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+    UnknownServerError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     CommitOffsetsResponse,
@@ -25,7 +31,7 @@ from paceline_client.errors import CommitFailedError
 from paceline_client.groups import committer as committer_module
 from paceline_client.groups.committer import Committer
 from paceline_client.groups.heartbeats import Heartbeats
-from paceline_client.groups.membership import GroupMembership
+from paceline_client.groups.membership import GroupMembership, MemberState
 from paceline_client.groups.values import GroupSettings, OffsetAndMetadata, Offsets, RebalanceListener
 
 ONE = TopicPartition("t", 0)
@@ -36,6 +42,9 @@ class Ended:
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
+
+    def done(self) -> bool:
+        return True
 
     def add_done_callback(self, callback: Any) -> None:
         callback(self)
@@ -413,3 +422,72 @@ def test_new_partitions_are_read_although_the_listener_raises_when_others_are_re
         membership.poll(time.monotonic() + 60)
     membership.poll(time.monotonic() + 60)
     assert partitions.assignment() == [TopicPartition("t", 1)]
+
+
+class Unanswered:
+    """A JoinGroup that is answered after the member has cancelled it."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+
+    def add_done_callback(self, callback: Any) -> None:
+        self._callback = callback
+
+    def result(self, timeout: float) -> Any:
+        raise grpc.FutureTimeoutError
+
+    def cancel(self) -> None:
+        """Come too late."""
+
+    def end(self, answer: JoinGroupResponse) -> None:
+        self._callback(Ended(answer))
+
+
+def test_a_response_that_arrives_after_the_member_has_left_does_not_bring_it_back() -> None:
+    group, call = Group(), Unanswered()
+    group.JoinGroup = SimpleNamespace(future=lambda _request, timeout: call)
+    membership = member(group)
+    membership.poll(time.monotonic())
+    assert membership.state is MemberState.JOINING
+    membership.leave(1_000)
+    call.end(JoinGroupResponse(member_id="member-1", generation_id=1))
+    assert (membership.member_id, membership.generation, membership.is_beating) == ("", -1, False)
+    assert membership.state is MemberState.UNJOINED
+
+
+def test_a_member_reaches_each_state_only_from_its_predecessors() -> None:
+    membership = member(Group())
+    seen = [membership.state]
+    real = membership._move
+
+    def moved(target: MemberState) -> None:
+        real(target)
+        seen.append(target)
+
+    membership._move = moved  # type: ignore[method-assign]
+    membership.poll(time.monotonic() + 60)
+    membership.rejoin()
+    joined = [MemberState.PREPARED, MemberState.JOINING, MemberState.SYNCING, MemberState.STABLE]
+    assert seen == [MemberState.UNJOINED, *joined, MemberState.UNJOINED]
+    membership.rejoin()
+    assert len(seen) == 6, "the member already joins again"
+    for target in (MemberState.SYNCING, MemberState.STABLE, MemberState.JOINING):
+        with pytest.raises(AssertionError):
+            real(target)
+    assert membership.state is MemberState.UNJOINED
+
+
+def test_a_refused_join_is_sent_again_without_a_second_revocation() -> None:
+    group = Group()
+    real, refused = group.JoinGroup.future, Refused()
+    calls: list[Any] = [refused]
+    group.JoinGroup = SimpleNamespace(future=lambda request, timeout: calls.pop() if calls else real(request, timeout))
+    group.failed = lambda failure: UnknownServerError("the coordinator is busy")  # type: ignore[attr-defined]
+    membership = member(group, owner := Partitions(), assignor="cooperative-sticky")
+    owner.take_assignment([ONE])
+    membership.generation = 3
+    membership.poll(time.monotonic())
+    assert membership.state is MemberState.PREPARED
+    assert membership.is_beating, "the member keeps its generation until the coordinator accepts its join"
+    membership.poll(time.monotonic() + 60)
+    assert membership.state is MemberState.STABLE

@@ -3,7 +3,8 @@
 The polling thread joins, assigns partitions when it leads the group, and calls the listener; `heartbeats.py` keeps the
 session alive between polls. A JoinGroup or SyncGroup in flight at the end of a poll is continued by the next poll.
 
-    UNJOINED --JoinGroup--> JOINING --response--> SYNCING --SyncGroup--> STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
+    UNJOINED --commit, revoke--> PREPARED --JoinGroup--> JOINING --response--> SYNCING --SyncGroup--> STABLE
+    JOINING --refused--> PREPARED; STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
 
 Source: Kafka's AbstractCoordinator and ConsumerCoordinator, KIP-429 (cooperative rebalance), KIP-345 (static members).
 """
@@ -12,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 import grpc
@@ -51,6 +53,25 @@ _FATAL: Final = {
     ErrorCode.INVALID_SESSION_TIMEOUT,
     ErrorCode.INVALID_GROUP_ID,
     ErrorCode.INVALID_REQUEST,
+}
+
+
+class MemberState(Enum):
+    """How far a member has come on its way into a generation."""
+
+    UNJOINED = auto()
+    PREPARED = auto()
+    JOINING = auto()
+    SYNCING = auto()
+    STABLE = auto()
+
+
+VALID_PREVIOUS_STATES: Final = {
+    MemberState.UNJOINED: frozenset(MemberState),
+    MemberState.PREPARED: frozenset({MemberState.UNJOINED, MemberState.JOINING}),
+    MemberState.JOINING: frozenset({MemberState.PREPARED, MemberState.JOINING, MemberState.SYNCING}),
+    MemberState.SYNCING: frozenset({MemberState.JOINING}),
+    MemberState.STABLE: frozenset({MemberState.SYNCING}),
 }
 
 
@@ -99,12 +120,11 @@ class GroupMembership:
         self._host = host
         self._commit_sync = commit_sync
         self._on_news = on_news
-        self._needs_join = True
+        self.state = MemberState.UNJOINED
         self._lost = False
-        self._prepared = False
+        """Whether other members may own this member's partitions."""
         self._pending: Any = None
         """JoinGroup or SyncGroup in flight."""
-        self._join_in_flight = False
         self._wanted: frozenset[str] = frozenset()
         """Topics in the subscription of the current generation."""
         self._previous: list[TopicPartition] = []
@@ -120,21 +140,26 @@ class GroupMembership:
     @property
     def is_beating(self) -> bool:
         """Whether the coordinator expects heartbeats; it does not while a JoinGroup is under way."""
-        return self.generation >= 0 and not self._join_in_flight
+        return self.generation >= 0 and self.state is not MemberState.JOINING
 
     @property
     def wants_poll(self) -> bool:
         """Whether the polling thread has group work to do."""
-        pending = self._pending
-        if pending is not None:
+        if (pending := self._pending) is not None:
             return bool(pending.done())
-        return self._fatal is not None or (self._needs_join and time.monotonic() >= self._quiet_until)
+        joins = self.state is not MemberState.STABLE and time.monotonic() >= self._quiet_until
+        return joins or self._fatal is not None
 
     def rejoin(self) -> None:
         """Join again on the next poll."""
         with self.changed:
-            self._needs_join = True
+            if self.state is MemberState.STABLE:
+                self._move(MemberState.UNJOINED)
         self._on_news()
+
+    def _move(self, target: MemberState) -> None:
+        assert self.state in VALID_PREVIOUS_STATES[target], f"{self.state} -> {target}"
+        self.state = target
 
     def lose(self, error: PacelineError, forget_member: bool, generation: int) -> None:
         """Record that the membership was lost and other members may own this member's partitions.
@@ -149,8 +174,8 @@ class GroupMembership:
             self.generation = -1
             if forget_member:
                 self.member_id = ""
-            self._lost = self._needs_join = True
-        self._on_news()
+            self._lost = True
+        self.rejoin()
 
     # Polling -----------------------------------------------------------------------------------------------------
 
@@ -164,13 +189,12 @@ class GroupMembership:
         with self.changed:
             self.last_poll = time.monotonic()
             self.changed.notify_all()
-            fatal = self._fatal
-        if fatal is not None:
-            raise fatal
+        if self._fatal is not None:
+            raise self._fatal
         if self.subscription.is_empty:
             return
         self._check_metadata()
-        while self._needs_join:
+        while self.state is not MemberState.STABLE:
             try:
                 if not self._step(deadline):
                     return
@@ -200,9 +224,9 @@ class GroupMembership:
                 return False
             time.sleep(self._quiet_until - now)
         if self._pending is None:
-            if not self._prepared:
+            if self.state is MemberState.UNJOINED:
                 self._prepare()
-                self._prepared = True
+                self._move(MemberState.PREPARED)
             self._send_join(deadline)
         pending = self._pending
         # With assigned partitions, `poll` continues to return records; the response wakes it.
@@ -211,34 +235,28 @@ class GroupMembership:
             answer = pending.result(timeout=wait_s)
         except grpc.FutureTimeoutError:
             return False
-        except grpc.FutureCancelledError:
-            self._pending = None
-            return True
-        except grpc.RpcError as failure:
-            self._pending = None
-            raise self.coordinator.failed(failure) from failure
+        except (grpc.FutureCancelledError, grpc.RpcError) as failure:
+            answer = failure
+        self._join_answered(pending)  # gRPC may call it only after this thread has seen the response.
         self._pending = None
+        if isinstance(answer, grpc.RpcError):
+            raise self.coordinator.failed(answer) from answer
         if isinstance(answer, JoinGroupResponse):
             self._joined(answer)
-        else:
+        elif isinstance(answer, SyncGroupResponse):
             self._synced(answer)
         return True
 
     def _wait_after(self, error: PacelineError) -> None:
         """Handle an error after which the member joins again, after a pause if the cause needs time."""
         if error.code is ErrorCode.MEMBER_ID_REQUIRED:
-            with self.changed:
-                self.member_id = error.metadata.get("member_id", "")
+            self.member_id = error.metadata.get("member_id", "")
             return
         LOG.debug("joining again: group=%s error=%s", self.settings.group_id, error)
         if error.code in LOST:
             # A cooperative member kept its partitions during the rebalance; other members may own them by now.
-            with self.changed:
-                self.generation = -1
-                self._lost = True
-                if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
-                    self.member_id = ""
-            self._prepared = False
+            self.lose(error, error.code is ErrorCode.UNKNOWN_MEMBER_ID, self.generation)
+            self._move(MemberState.UNJOINED)
             return
         self._quiet_until = time.monotonic() + _PAUSE_S
 
@@ -327,7 +345,8 @@ class GroupMembership:
         )
         stub = self.coordinator.stub(max(0.05, min(5.0, deadline - time.monotonic())))
         with self.changed:
-            self._join_in_flight, self._needs_join, self._wanted = True, True, self.subscription.topics
+            self._move(MemberState.JOINING)
+            self._wanted = self.subscription.topics
         timeout_s = settings.max_poll_interval_ms / 1000 + _JOIN_GRACE_S
         self._pending = stub.JoinGroup.future(request, timeout=timeout_s)
         self._pending.add_done_callback(self._join_answered)
@@ -335,10 +354,11 @@ class GroupMembership:
     def _join_answered(self, call: Any) -> None:
         """Store member id and generation immediately, so that heartbeats begin before the next poll."""
         with self.changed:
-            self._join_in_flight = False
-            if not call.cancelled() and call.exception() is None:
-                answer = call.result()
-                self.member_id, self.generation = answer.member_id, answer.generation_id
+            if call is self._pending and self.state is MemberState.JOINING:
+                failed = call.cancelled() or call.exception() is not None
+                if not failed:
+                    self.member_id, self.generation = call.result().member_id, call.result().generation_id
+                self._move(MemberState.PREPARED if failed else MemberState.SYNCING)
             self.changed.notify_all()
         self._on_news()
 
@@ -413,17 +433,17 @@ class GroupMembership:
         ]
         owned = self._host.assignment()
         with self.changed:
+            self._move(MemberState.STABLE)
             again = self._lost or self.subscription.topics != self._wanted
-            self._needs_join = again
-            self._prepared = False
             self._previous, self._previous_generation = assigned, self.generation
             self.changed.notify_all()
         revoked = [one for one in owned if one not in assigned]
         added = [one for one in assigned if one not in owned]
-        if revoked:
-            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members.
+        if again or revoked:
+            # Revoked only with a cooperative assignor: the next rebalance assigns these partitions to other members.
             # Request it before the listener runs: if the listener raises, this member does not take new partitions.
             self.rejoin()
+        if revoked:
             self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
         self._host.take_assignment(assigned)
         LOG.info(
@@ -447,8 +467,8 @@ class GroupMembership:
             raise failure.error from None
         finally:
             self.send_leave(timeout_ms / 2)
-            self._prepared = False
             with self.changed:
+                self._move(MemberState.UNJOINED)
                 self._fatal = None  # it belongs to the membership that has ended
 
     def send_leave(self, timeout_ms: float, lost: bool = False) -> None:
@@ -459,9 +479,9 @@ class GroupMembership:
         """
         with self.changed:
             member_id, self.member_id = self.member_id, ""
-            self.generation, self._needs_join = -1, True
+            self.generation = -1
             self._lost = self._lost or lost
-        self._on_news()
+        self.rejoin()
         if not member_id or self.settings.group_instance_id:
             return
         request = LeaveGroupRequest(group_id=self.settings.group_id, members=[LeavingMember(member_id=member_id)])
