@@ -133,65 +133,35 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Admin": "paceline_client.admin",
-    "AsyncAdmin": "paceline_client.aio.admin",
-    "AsyncConsumer": "paceline_client.aio.consumer",
-    "AsyncProducer": "paceline_client.aio.producer",
-    "AwaitedReplica": "paceline_client.admin_partitions",
-    "BootstrapError": "paceline_client.errors",
-    "Broker": "paceline_client.metadata",
-    "BrokerLogDirs": "paceline_client.admin_log_dirs",
-    "BufferExhaustedError": "paceline_client.errors",
-    "BulkFuture": "paceline_client.batch",
-    "ClientClosedError": "paceline_client.errors",
-    "ClusterDescription": "paceline_client.admin",
-    "CommitFailedError": "paceline_client.errors",
-    "ConfigChange": "paceline_client.admin_configs",
-    "ConfigEntry": "paceline_client.admin_configs",
-    "ConfigResult": "paceline_client.admin_configs",
-    "Consumer": "paceline_client.consumer",
-    "ConsumerRecord": "paceline_client.records",
-    "DeletedRecords": "paceline_client.admin_records",
-    "DeliveryFailedError": "paceline_client.errors",
-    "ElectionResult": "paceline_client.admin_partitions",
-    "ErrorCode": "paceline.model.errors",
-    "EventGap": "paceline_client.admin_watch",
-    "FetchedBatches": "paceline_client.records",
-    "GroupDescription": "paceline_client.admin_groups",
-    "GroupListing": "paceline_client.admin_groups",
-    "GroupResult": "paceline_client.admin_groups",
-    "LogDirDescription": "paceline_client.admin_log_dirs",
-    "LogTruncatedError": "paceline_client.errors",
-    "MemberDescription": "paceline_client.admin_groups",
-    "NewPartitions": "paceline_client.admin_partitions",
-    "NewPartitionsResult": "paceline_client.admin_partitions",
-    "NewTopic": "paceline_client.admin",
-    "NoOffsetError": "paceline_client.errors",
-    "OffsetAndMetadata": "paceline_client.groups.values",
-    "OffsetAndTimestamp": "paceline_client.offsets",
-    "OffsetReset": "paceline_client.subscription",
-    "PacelineError": "paceline.model.errors",
-    "PartitionDescription": "paceline_client.metadata",
-    "PartitionReplicasDescription": "paceline_client.admin",
-    "Producer": "paceline_client.producer",
-    "ProducerClosedError": "paceline_client.errors",
-    "ProducerFatalError": "paceline_client.errors",
-    "Reassignment": "paceline_client.admin_partitions",
-    "ReassignmentResult": "paceline_client.admin_partitions",
-    "RebalanceListener": "paceline_client.groups.values",
-    "RecordFuture": "paceline_client.batch",
-    "RecordMetadata": "paceline_client.batch",
-    "ReplicaDescription": "paceline_client.admin",
-    "ReplicaLogDirResult": "paceline_client.admin_log_dirs",
-    "ReplicaOnDisk": "paceline_client.admin_log_dirs",
-    "StateChange": "paceline.model.state_change",
-    "StateChangeKind": "paceline.model.state_change",
-    "TlsFiles": "paceline.model.tls",
-    "TopicDescription": "paceline_client.metadata",
-    "TopicPartition": "paceline.model.identifiers",
-    "TopicResult": "paceline_client.admin",
-    "WatchedEvents": "paceline_client.admin_watch",
+    "paceline.model.errors": "ErrorCode PacelineError",
+    "paceline.model.identifiers": "TopicPartition",
+    "paceline.model.state_change": "StateChange StateChangeKind",
+    "paceline.model.tls": "TlsFiles",
+    "paceline_client.admin": "Admin ClusterDescription NewTopic "
+    "PartitionReplicasDescription ReplicaDescription TopicResult",
+    "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
+    "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
+    "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription ReplicaLogDirResult ReplicaOnDisk",
+    "paceline_client.admin_partitions": "AwaitedReplica ElectionResult NewPartitions "
+    "NewPartitionsResult Reassignment ReassignmentResult",
+    "paceline_client.admin_records": "DeletedRecords",
+    "paceline_client.admin_watch": "EventGap WatchedEvents",
+    "paceline_client.aio.admin": "AsyncAdmin",
+    "paceline_client.aio.consumer": "AsyncConsumer",
+    "paceline_client.aio.producer": "AsyncProducer",
+    "paceline_client.batch": "BulkFuture RecordFuture RecordMetadata",
+    "paceline_client.consumer": "Consumer",
+    "paceline_client.errors": "BootstrapError BufferExhaustedError ClientClosedError CommitFailedError "
+    "DeliveryFailedError LogTruncatedError NoOffsetError ProducerClosedError ProducerFatalError",
+    "paceline_client.groups.values": "OffsetAndMetadata RebalanceListener",
+    "paceline_client.metadata": "Broker PartitionDescription TopicDescription",
+    "paceline_client.offsets": "OffsetAndTimestamp",
+    "paceline_client.producer": "Producer",
+    "paceline_client.records": "ConsumerRecord FetchedBatches",
+    "paceline_client.subscription": "OffsetReset",
 }
+"""The public names of each module."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __dir__() -> list[str]:
@@ -201,7 +171,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that a program without producer or consumer does not load the record codec."""
-    home = _MODULES.get(name)
+    home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(home), name)

@@ -217,7 +217,7 @@ class Consumer(GroupPartitions):
             self._metadata,
             self._channels,
             self._lock,
-            self._notify_poll,
+            self._wake_poll,
             f"{name}-fetcher",
         )
         self._poller = RecordPoller(
@@ -520,9 +520,6 @@ class Consumer(GroupPartitions):
     def _wake_poll(self) -> None:
         with self._lock:
             self._news.notify_all()
-
-    def _notify_poll(self) -> None:
-        self._news.notify_all()
 
     def _metadata_changed(self) -> None:
         """Add new partitions of subscribed topics and wake the fetcher for new leaders."""

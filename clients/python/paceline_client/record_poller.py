@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
 from paceline.model.identifiers import TopicPartition
@@ -12,6 +12,7 @@ from paceline_client.groups.group_consumer import ConsumerGroup
 from paceline_client.records import ConsumerRecord, FetchedBatches
 from paceline_client.subscription import Assignment, PartitionState
 
+T = TypeVar("T")
 _GROUP_LOOK_S: Final = 0.5
 """Longest wait for records between two checks of the group membership."""
 
@@ -54,28 +55,7 @@ class RecordPoller:
         Raises:
             PacelineError: see `Consumer.poll`.
         """
-        with self._lock, self._fetcher.polling():
-            while True:
-                self._raise_pending()
-                found: dict[TopicPartition, list[ConsumerRecord]] = {}
-                room = limit
-                for state in self._assignment.in_turn():
-                    if room <= 0:
-                        break
-                    if state.paused or not state.chunks:
-                        continue
-                    records = self._hand_out(state, room, found)
-                    if records:
-                        found[state.topic_partition] = records
-                        room -= len(records)
-                if found:
-                    self._fetcher.wake()
-                    return found
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return {}
-                if self._wait(left):
-                    return None
+        return self._wait_for(lambda: self._take_records(limit), deadline)
 
     def poll_batches(self, deadline: float, max_bytes: int | None) -> list[FetchedBatches] | None:
         """Return raw batches, an empty list at the deadline, or None when group work must be done first.
@@ -85,26 +65,45 @@ class RecordPoller:
         Raises:
             PacelineError: see `Consumer.poll_batches`.
         """
+        return self._wait_for(lambda: self._take_batches(max_bytes), deadline)
+
+    def _wait_for(self, take: Callable[[], T], deadline: float) -> T | None:
         with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
-                found: list[FetchedBatches] = []
-                size = 0
-                for state in self._assignment.in_turn():
-                    while not state.paused and (max_bytes is None or size < max_bytes):
-                        batches = state.hand_out_raw()
-                        if batches is None:
-                            break
-                        found.append(batches)
-                        size += len(batches.data)
+                found = take()
+                left = deadline - time.monotonic()
                 if found:
                     self._fetcher.wake()
+                if found or left <= 0:
                     return found
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return []
                 if self._wait(left):
                     return None
+
+    def _take_records(self, room: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for state in self._assignment.in_turn():
+            if room <= 0:
+                break
+            if state.paused or not state.chunks:
+                continue
+            records = self._hand_out(state, room, found)
+            if records:
+                found[state.topic_partition] = records
+                room -= len(records)
+        return found
+
+    def _take_batches(self, max_bytes: int | None) -> list[FetchedBatches]:
+        found: list[FetchedBatches] = []
+        size = 0
+        for state in self._assignment.in_turn():
+            while not state.paused and (max_bytes is None or size < max_bytes):
+                batches = state.hand_out_raw()
+                if batches is None:
+                    break
+                found.append(batches)
+                size += len(batches.data)
+        return found
 
     def _wait(self, left_s: float) -> bool:
         """Wait for records, an error or `close` unless there is group work; return whether there is group work."""
