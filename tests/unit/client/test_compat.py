@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from paceline.model.errors import MessageTooLargeError, RequestTimedOutError
+from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
+from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import CA_FILE, TlsFiles
-from paceline_client.batch import RecordMetadata
+from paceline_client.batch import ProducerBatch, RecordFuture, RecordMetadata
+from paceline_client.codec import new_encoder
 from paceline_client.compat import kafka
 from paceline_client.compat.arguments import consumer_settings, producer_settings
 
@@ -19,10 +21,10 @@ class Producer:
 
     def __init__(self, bootstrap: Any, **settings: Any) -> None:
         self.settings = settings
-        self.delivered: list[Any] = []
+        self.batch = ProducerBatch(TopicPartition("t", 0), new_encoder(1_000), 0)
 
-    def send(self, *arguments: Any) -> None:
-        self.delivered.append(arguments[-1])
+    def send(self, *_: Any) -> RecordFuture:
+        return RecordFuture(self.batch, 0)
 
 
 @pytest.fixture
@@ -31,8 +33,10 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> kafka.KafkaProducer:
     return kafka.KafkaProducer(bootstrap_servers="127.0.0.1:1", retries=5, batch_size=16384, max_request_size=9)
 
 
-def settle(producer: kafka.KafkaProducer, metadata: RecordMetadata | None, error: Exception | None = None) -> None:
-    producer.producer.delivered[-1](metadata, error)  # type: ignore[attr-defined]
+def settle(producer: kafka.KafkaProducer, offset: int | None, error: PacelineError | None = None) -> None:
+    batch: ProducerBatch = producer.producer.batch  # type: ignore[attr-defined]
+    batch.resolve(offset, None, error)
+    batch.announce()
 
 
 def test_arguments_of_producers_get_the_names_of_paceline(producer: kafka.KafkaProducer) -> None:
@@ -45,7 +49,7 @@ def test_callbacks_run_with_the_result_before_and_after_it_is_known(producer: ka
     future = producer.send("t", b"v").add_callback(called.append).add_errback(lambda _: called.append("failed"))
     future.add_callback(lambda prefix, place: called.append((prefix, place.offset)), "at")
     assert not future.is_done and called == []
-    settle(producer, PLACE)
+    settle(producer, 7)
     assert called == [PLACE, ("at", 7)] and future.succeeded() and future.get() == PLACE
     future.add_both(called.append)
     assert called[2:] == [PLACE]
@@ -64,7 +68,7 @@ def test_errors_reach_errbacks_and_get(producer: kafka.KafkaProducer) -> None:
 def test_a_callback_that_raises_keeps_no_other_from_running(producer: kafka.KafkaProducer) -> None:
     called: list[Any] = []
     producer.send("t", b"v").add_callback(lambda _: called[0]).add_callback(called.append)
-    settle(producer, PLACE)
+    settle(producer, 7)
     assert called == [PLACE]
 
 

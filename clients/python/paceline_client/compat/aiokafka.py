@@ -1,7 +1,7 @@
 """`AIOKafkaConsumer` and `AIOKafkaProducer` with aiokafka's arguments: change the import and the address."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Self
 
 from paceline.model.errors import PacelineError
@@ -46,14 +46,6 @@ class AIOKafkaConsumer:
         self.consumer = AsyncConsumer(*topics, bootstrap=bootstrap_servers, **consumer_settings(arguments))
         self._deserializers = (key_deserializer, value_deserializer)
 
-    async def start(self) -> None:
-        """Create the consumer."""
-        await self.consumer.start()
-
-    async def stop(self) -> None:
-        """Commit if auto-commit is on, leave the group and close."""
-        await self.consumer.stop()
-
     async def getone(self) -> ConsumerRecord:
         """Return the next record."""
         return converted(await self.consumer.getone(), *self._deserializers)
@@ -65,12 +57,8 @@ class AIOKafkaConsumer:
         polled = await self.consumer.getmany(timeout_ms, max_records)
         return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit and wait."""
-        await self.consumer.commit(offsets)
-
     def __getattr__(self, name: str) -> Any:
-        """Delegate methods with the same meaning: assignment, committed, position, seek and so on."""
+        """Delegate methods with the same meaning: start, stop, assignment, commit, position, seek and so on."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
@@ -103,18 +91,6 @@ class AIOKafkaProducer:
         self.producer = AsyncProducer(bootstrap_servers, **producer_settings(arguments))
         self._serializers = (key_serializer, value_serializer)
 
-    async def start(self) -> None:
-        """Create the producer."""
-        await self.producer.start()
-
-    async def stop(self) -> None:
-        """Deliver all records and close."""
-        await self.producer.stop()
-
-    async def flush(self) -> None:
-        """Return when every sent record has a result."""
-        await self.producer.flush()
-
     async def send(
         self,
         topic: str,
@@ -126,18 +102,18 @@ class AIOKafkaProducer:
     ) -> "asyncio.Future[RecordMetadata]":
         """Enqueue one record and return a future of its metadata."""
         key_serializer, value_serializer = self._serializers
-        return await self.producer.send(
-            topic,
-            serialized(value, value_serializer),
-            serialized(key, key_serializer),
-            partition,
-            headers,
-            timestamp_ms,
-        )
+        value, key = serialized(value, value_serializer), serialized(key, key_serializer)
+        return await self.producer.send(topic, value, key, partition, headers, timestamp_ms)
 
     async def send_and_wait(self, topic: str, value: Any = None, **more: Any) -> RecordMetadata:
         """Send one record and return its metadata."""
         return await (await self.send(topic, value, **more))
+
+    def __getattr__(self, name: str) -> Any:
+        """Delegate methods with the same meaning: start, stop and flush."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.producer, name)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -6,48 +6,29 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from paceline.model.tls import CA_FILE, TlsFiles
+from paceline_client.consumer import ConsumerSettings
 from paceline_client.records import ConsumerRecord as OurRecord
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
 
-CONSUMER: Final = frozenset(
-    {
-        "auto_offset_reset",
-        "auto_commit_interval_ms",
-        "check_crcs",
-        "client_id",
-        "client_rack",
-        "enable_auto_commit",
-        "fetch_max_bytes",
-        "fetch_max_wait_ms",
-        "group_id",
-        "group_instance_id",
-        "heartbeat_interval_ms",
-        "max_partition_fetch_bytes",
-        "max_poll_interval_ms",
-        "max_poll_records",
-        "metadata_max_age_ms",
-        "request_timeout_ms",
-        "session_timeout_ms",
-    }
-)
+CONSUMER: Final = frozenset(ConsumerSettings.__annotations__) - {
+    "default_api_timeout_ms",
+    "max_buffered_bytes",
+    "partition_assignment_strategy",
+    "tls",
+}
 """Arguments of consumers that have the same name and meaning in Paceline."""
+_SAME_NAMES: Final = (
+    *("acks", "batch_size", "buffer_memory", "client_id", "delivery_timeout_ms", "enable_idempotence", "linger_ms"),
+    *("max_block_ms", "request_timeout_ms", "retry_backoff_ms"),
+)
 PRODUCER: Final = {
-    "acks": "acks",
-    "batch_size": "batch_size",
-    "buffer_memory": "buffer_memory",
-    "client_id": "client_id",
+    **{name: name for name in _SAME_NAMES},
     "compression_type": "compression",
-    "delivery_timeout_ms": "delivery_timeout_ms",
-    "enable_idempotence": "enable_idempotence",
-    "linger_ms": "linger_ms",
     "max_batch_size": "batch_size",
-    "max_block_ms": "max_block_ms",
     "max_in_flight_requests_per_connection": "max_in_flight",
     "max_request_size": "max_record_bytes",
-    "request_timeout_ms": "request_timeout_ms",
-    "retry_backoff_ms": "retry_backoff_ms",
 }
 """Arguments of producers, each with its name in Paceline."""
 IGNORED: Final = frozenset(

@@ -1,14 +1,11 @@
 """`KafkaConsumer` and `KafkaProducer` with kafka-python's arguments: change the import and the address."""
 
-import functools
-import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
-from paceline_client.batch import RecordMetadata
+from paceline_client.batch import RecordFuture, RecordMetadata
 from paceline_client.compat.arguments import (
     ConsumerRecord,
     Deserializer,
@@ -34,7 +31,6 @@ __all__ = [
 
 KafkaError = PacelineError
 KafkaTimeoutError = RequestTimedOutError
-_LOGGER: Final = logging.getLogger("paceline.client")
 
 
 class KafkaConsumer:
@@ -70,10 +66,6 @@ class KafkaConsumer:
             raise TypeError("update_offsets=False has no counterpart; use seek to go back")
         polled = self.consumer.poll(timeout_ms, max_records)
         return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets, by default the consumed positions, and wait for the response."""
-        self.consumer.commit(offsets)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """Return the group's committed offset, None if the group has not committed one for this partition."""
@@ -118,14 +110,14 @@ class KafkaConsumer:
             self._records = None  # the next loop starts where this loop ended
             raise
 
-    def __enter__(self) -> "KafkaConsumer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate methods with the same meaning: assign, seek, position, unsubscribe and so on."""
+        """Delegate methods with the same meaning: assign, commit, seek, position, unsubscribe and so on."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.consumer, name)
@@ -134,19 +126,23 @@ class KafkaConsumer:
 class FutureRecordMetadata:
     """The result of a `send`."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known = threading.Event()
-        self._callbacks: list[tuple[bool, Callable[[Any], object]]] = []
-        self.value: RecordMetadata | None = None
-        """The record's metadata, once it was delivered."""
-        self.exception: PacelineError | None = None
-        """The error, once the delivery has failed."""
+    def __init__(self, sent: RecordFuture) -> None:
+        self._sent = sent
 
     @property
     def is_done(self) -> bool:
         """Whether the result is known."""
-        return self._known.is_set()
+        return self._sent.done()
+
+    @property
+    def exception(self) -> PacelineError | None:
+        """The error, once the delivery has failed."""
+        return self._sent.exception(0) if self.is_done else None
+
+    @property
+    def value(self) -> RecordMetadata | None:
+        """The record's metadata, once it was delivered."""
+        return self._sent.result(0) if self.succeeded() else None
 
     def succeeded(self) -> bool:
         """Return whether the record was delivered."""
@@ -154,7 +150,7 @@ class FutureRecordMetadata:
 
     def failed(self) -> bool:
         """Return whether the delivery has failed."""
-        return self.is_done and self.exception is not None
+        return self.exception is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the result and return the record's metadata.
@@ -163,46 +159,21 @@ class FutureRecordMetadata:
             RequestTimedOutError: there is no result after ``timeout`` seconds; the record may still be delivered.
             PacelineError: the record was not delivered.
         """
-        if not self._known.wait(timeout):
-            raise RequestTimedOutError(f"no result for a record in {timeout} s")
-        if self.exception is not None:
-            raise self.exception
-        assert self.value is not None
-        return self.value
+        return self._sent.result(timeout)
 
     def add_callback(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
         """Call the function with the metadata when the record is delivered; it must not block."""
-        return self._add(True, functools.partial(function, *arguments, **named))
+        self._sent.add_done_callback(lambda _: self.succeeded() and function(*arguments, self.value, **named))
+        return self
 
     def add_errback(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
         """Call the function with the error when the delivery fails; it must not block."""
-        return self._add(False, functools.partial(function, *arguments, **named))
+        self._sent.add_done_callback(lambda _: self.failed() and function(*arguments, self.exception, **named))
+        return self
 
     def add_both(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
         """Call the function with the metadata or the error."""
         return self.add_callback(function, *arguments, **named).add_errback(function, *arguments, **named)
-
-    def _add(self, wants_success: bool, function: Callable[[Any], object]) -> Self:
-        with self._lock:
-            if not self.is_done:
-                self._callbacks.append((wants_success, function))
-                return self
-        self._call([(wants_success, function)])
-        return self
-
-    def _delivered(self, metadata: RecordMetadata | None, error: PacelineError | None) -> None:
-        with self._lock:
-            self.value, self.exception = metadata, error
-            self._known.set()
-        self._call(self._callbacks)
-
-    def _call(self, callbacks: list[tuple[bool, Callable[[Any], object]]]) -> None:
-        for wants_success, function in callbacks:
-            if wants_success == (self.exception is None):
-                try:
-                    function(self.value if wants_success else self.exception)
-                except Exception:  # as kafka-python does: the other callbacks and the sender continue
-                    _LOGGER.exception("a callback of a sent record raised an error")
 
 
 class KafkaProducer:
@@ -230,17 +201,8 @@ class KafkaProducer:
     ) -> FutureRecordMetadata:
         """Send one record; the future's `get` waits for its metadata."""
         key_serializer, value_serializer = self._serializers
-        future = FutureRecordMetadata()
-        self.producer.send(
-            topic,
-            serialized(value, value_serializer),
-            serialized(key, key_serializer),
-            partition,
-            headers,
-            timestamp_ms,
-            future._delivered,
-        )
-        return future
+        value, key = serialized(value, value_serializer), serialized(key, key_serializer)
+        return FutureRecordMetadata(self.producer.send(topic, value, key, partition, headers, timestamp_ms))
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when every sent record has a result."""
@@ -250,7 +212,7 @@ class KafkaProducer:
         """Deliver all records and close."""
         self.producer.close(timeout)
 
-    def __enter__(self) -> "KafkaProducer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
