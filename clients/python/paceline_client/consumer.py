@@ -32,7 +32,7 @@ from paceline_client.groups.values import GroupSettings, RebalanceListener
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.record_poller import RecordPoller
-from paceline_client.records import ConsumerRecord, FetchedBatches
+from paceline_client.records import ConsumerRecord, FetchedBatches, let_records_start_no_collection
 from paceline_client.subscription import Assignment, OffsetReset
 
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
@@ -72,9 +72,11 @@ class Consumer(GroupPartitions):
 
     `assign` reads partitions, `subscribe` whole topics. Without a group there are no committed offsets: a partition
     starts at the offset of `seek`, otherwise at ``auto_offset_reset``. A background thread keeps one long-polling fetch
-    per leader in flight and follows leader changes. The first consumer of a process makes glibc keep up to 256 MiB of
-    freed memory, unless ``PACELINE_KEEP_FREED_MEMORY`` is 0 (docs/decisions/0021). After a fork the child must create
-    its own consumer.
+    per leader in flight and follows leader changes. After a fork the child must create its own consumer.
+
+    The first consumer of a process makes glibc keep up to 256 MiB of freed memory unless ``PACELINE_KEEP_FREED_MEMORY``
+    is 0, and Python collect garbage after twice ``max_poll_records`` new objects instead of 700, unless the program has
+    called ``gc.set_threshold`` (docs/decisions/0021).
 
         with Consumer("localhost:9092") as consumer:
             consumer.subscribe(["flights"])
@@ -160,6 +162,7 @@ class Consumer(GroupPartitions):
         with sendable("client_rack"):
             client_rack.encode()
         keep_freed_memory()
+        let_records_start_no_collection(max_poll_records)
         name = client_id or f"paceline-consumer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
         settings = None

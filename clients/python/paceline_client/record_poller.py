@@ -9,7 +9,7 @@ from paceline.model.errors import InvalidRequestError, PacelineError, UnknownSer
 from paceline.model.identifiers import TopicPartition
 from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
-from paceline_client.records import ConsumerRecord, FetchedBatches
+from paceline_client.records import ConsumerRecord, FetchedBatches, without_collection
 from paceline_client.subscription import Assignment, PartitionState
 
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class RecordPoller:
         with self._lock, self._fetcher.polling():
             while True:
                 self._raise_pending()
-                found = take()
+                with without_collection():
+                    found = take()
                 left = deadline - time.monotonic()
                 if found:
                     self._fetcher.wake()

@@ -50,7 +50,7 @@ def record(offset: int) -> ConsumerRecord:
 def consumer_of_one_log() -> AsyncConsumer:
     consumer = AsyncConsumer(bootstrap="127.0.0.1:1")
     shared: Any = consumer
-    shared._consumer = OneLog()
+    shared._client = OneLog()
     return consumer
 
 

@@ -1,14 +1,11 @@
 """`AsyncConsumer`: read records from asyncio, alone or in a group."""
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Iterable, Mapping
-from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
-from paceline.model.errors import InvalidRequestError
 from paceline.model.identifiers import TopicPartition
-from paceline_client.aio.calls import Calls
+from paceline_client.aio.calls import AsyncClient
 from paceline_client.consumer import Consumer, ConsumerSettings
 from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
 from paceline_client.records import ConsumerRecord
@@ -16,7 +13,7 @@ from paceline_client.records import ConsumerRecord
 _POLL_MS: Final = 200
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncClient[Consumer]):
     """Reads records; takes topics and the arguments of `Consumer`.
 
         async with AsyncConsumer("flights", bootstrap="localhost:9092", group_id="billing") as consumer:
@@ -35,18 +32,15 @@ class AsyncConsumer:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         """``listener`` is called on the consumer's thread, not on the event loop."""
-        inspect.signature(Consumer).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
+        super().__init__(Consumer, bootstrap, settings, "paceline-async-consumer")
         self._topics, self._listener = topics, listener
-        self._bootstrap, self._settings = bootstrap, settings
-        self._calls = Calls("paceline-async-consumer")
-        self._consumer: Consumer | None = None
         self._reading = asyncio.Lock()
         """Held during a poll: the records of a `getmany` must not be taken one by one before it returns them."""
 
     async def start(self) -> None:
         """Create the consumer and subscribe to its topics."""
-        if self._consumer is None:
-            self._consumer = await self._calls.run(Consumer, self._bootstrap, **self._settings)
+        if self._client is None:
+            await super().start()
             if self._topics:
                 await self.subscribe(self._topics, listener=self._listener)
 
@@ -130,19 +124,13 @@ class AsyncConsumer:
 
     async def stop(self) -> None:
         """Commit if auto-commit is on, leave the group and close."""
-        if self._consumer is not None:
+        if self._client is not None:
             self._give_back()
-            await self._calls.run(self._consumer.close)
-        self._calls.close()
+        await super().stop()
 
     def _give_back(self) -> None:
         """Let the consumer return the records again that `getone` has polled but not returned."""
         self._started().give_back()
-
-    def _started(self) -> Consumer:
-        if self._consumer is None:
-            raise InvalidRequestError("call start first, or use the consumer with async with")
-        return self._consumer
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         # A generator that does not wait costs a third of a coroutine for each record.
@@ -158,15 +146,6 @@ class AsyncConsumer:
     async def __anext__(self) -> ConsumerRecord:
         """Return the next record, as `getone`, for ``await anext(consumer)``."""
         return await self.getone()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 def _hold(consumer: Consumer, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:

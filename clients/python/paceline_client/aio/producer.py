@@ -1,22 +1,19 @@
 """`AsyncProducer`: send records from asyncio, with standard futures."""
 
 import asyncio
-import gc
-import inspect
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from paceline.model.errors import InvalidRequestError
-from paceline_client.aio.calls import Calls, arguments_of
+from paceline_client.aio.calls import AsyncClient, arguments_of
 from paceline_client.batch import ProducerBatch, RecordMetadata
 from paceline_client.codec import Headers
 from paceline_client.producer import Producer
+from paceline_client.records import without_collection
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncClient[Producer]):
     """Sends records; takes the arguments of `Producer`.
 
     ``await producer.send(...)`` returns a future as soon as the record is in the buffer. Awaiting that future returns
@@ -29,17 +26,9 @@ class AsyncProducer:
 
     @arguments_of(Producer.__init__)
     def __init__(self, bootstrap: str | Iterable[str], **settings: Any) -> None:
-        inspect.signature(Producer).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
-        self._bootstrap, self._settings = bootstrap, settings
-        self._calls = Calls("paceline-async-producer")
-        self._producer: Producer | None = None
+        super().__init__(Producer, bootstrap, settings, "paceline-async-producer")
         self._waiting: dict[ProducerBatch, dict[int, asyncio.Future[RecordMetadata]]] = {}
         """Futures of the records of each unresolved batch, by index; the loop is woken once for a batch."""
-
-    async def start(self) -> None:
-        """Create the producer; does not wait for the cluster."""
-        if self._producer is None:
-            self._producer = await self._calls.run(Producer, self._bootstrap, **self._settings)
 
     async def send(
         self,
@@ -79,10 +68,7 @@ class AsyncProducer:
 
     def _settle(self, batch: ProducerBatch) -> None:
         waiting = self._waiting.pop(batch)
-        # Results cannot be part of a reference cycle, but every 700 of them would start a garbage collection.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with without_collection():
             for index, future in waiting.items():
                 if future.done():
                     continue  # the caller has cancelled it
@@ -90,9 +76,6 @@ class AsyncProducer:
                     future.set_exception(batch.error)
                 else:
                     future.set_result(batch.metadata(index))
-        finally:
-            if collecting:
-                gc.enable()
 
     async def send_and_wait(
         self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
@@ -107,23 +90,3 @@ class AsyncProducer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return when every sent record has a result."""
         await self._calls.run(self._started().flush, timeout_s)
-
-    async def stop(self) -> None:
-        """Deliver all sent records and close."""
-        if self._producer is not None:
-            await self._calls.run(self._producer.close)
-        self._calls.close()
-
-    def _started(self) -> Producer:
-        if self._producer is None:
-            raise InvalidRequestError("call start first, or use the producer with async with")
-        return self._producer
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.stop()
