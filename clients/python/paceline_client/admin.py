@@ -25,7 +25,6 @@ from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
-from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline.v1.errors_pb2 import TopicError
 from paceline.v1.metadata_service_pb2 import (
     DescribeClusterResponse,
@@ -159,16 +158,12 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
             RequestTimedOutError: not completed in time.
             BootstrapError: no address answered.
         """
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = CreateTopicsRequest(
                 topics=[_wire_topic(topic) for topic in _new_topics(topics)],
-                timeout_ms=timeout_ms,
                 validate_only=validate_only,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).CreateTopics(request, timeout=left_s), timeout_ms
-        )
+        answer = self._change("CreateTopics", request, timeout_ms)
         results = [
             TopicResult(
                 each.name,
@@ -190,12 +185,9 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
             TopicDeletionDisabledError: ``delete.topic.enable`` is false.
             RequestTimedOutError: not completed in time; the deletion continues.
         """
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
-            request = DeleteTopicsRequest(topics=_names(topics), timeout_ms=timeout_ms)
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).DeleteTopics(request, timeout=left_s), timeout_ms
-        )
+            request = DeleteTopicsRequest(topics=_names(topics))
+        answer = self._change("DeleteTopics", request, timeout_ms)
         results = [
             TopicResult(each.name, _topic_error(each.name, each.error) if each.HasField("error") else None)
             for each in answer.topics

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from paceline.model.errors import InvalidRequestError, PacelineError, error_for
-from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
-from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
-from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.admin_connection import AdminConnection, checked, error_in
 from paceline_client.errors import sendable
 
 _SOURCES: Final = {
@@ -100,20 +98,12 @@ class ConfigAdmin(AdminConnection):
     def _describe_configs(
         self, resources: Sequence[pb.ConfigResource], keys: Iterable[str], timeout_ms: int | None
     ) -> dict[str, list[ConfigEntry]]:
-        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         wanted = list(keys)
         with sendable():
             request = pb.DescribeConfigsRequest(
                 resources=[pb.DescribeConfigsResource(resource=resource, keys=wanted) for resource in resources],
-                timeout_ms=timeout_ms,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: merged_pages(
-                request, lambda page: AdminServiceStub(channel).DescribeConfigs(page, timeout=left_s), "resources"
-            ),
-            timeout_ms,
-            only_reads=True,
-        )
+        answer = self._list("DescribeConfigs", request, timeout_ms, "resources")
         found = {}
         for each in answer.resources:
             if each.HasField("error"):
@@ -181,24 +171,19 @@ class ConfigAdmin(AdminConnection):
     ) -> list[ConfigResult]:
         if not wanted:
             return []
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.IncrementalAlterConfigsRequest(
                 resources=[
                     pb.AlterConfigsResource(resource=resource, changes=[_wire_change(each) for each in given])
                     for resource, given in wanted
                 ],
-                timeout_ms=timeout_ms,
                 validate_only=validate_only,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).IncrementalAlterConfigs(request, timeout=left_s),
-            timeout_ms,
-        )
+        answer = self._change("IncrementalAlterConfigs", request, timeout_ms)
         results = [
             ConfigResult(
                 each.resource.name,
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
             )
             for each in answer.resources
         ]

@@ -16,16 +16,19 @@ from paceline.model.errors import (
     NotControllerError,
     PacelineError,
     RequestTimedOutError,
+    error_for,
 )
 from paceline.model.tls import CA_FILE, TlsFiles
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable, is_unconnected
+from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
+from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import ZOOKEEPER_PORT, advised, by_cause, parse_bootstrap
-from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError
+from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError, sendable
 from paceline_client.wait_notice import Wait, wait_notice
 
 T = TypeVar("T")
@@ -143,6 +146,26 @@ class AdminConnection:
             if self._controller_timeout_ms is not None:
                 self._await_controller(self._controller_timeout_ms, wait)
             return self._follow_controller(call, timeout_ms, only_reads, wait)
+
+    def _change(self, method: str, request: Any, timeout_ms: int | None) -> Any:
+        """Send a request of `AdminService` that changes something to the active controller."""
+        with sendable():
+            request.timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        return self._on_controller(
+            lambda channel, left_s: getattr(AdminServiceStub(channel), method)(request, timeout=left_s),
+            request.timeout_ms,
+        )
+
+    def _list(self, method: str, request: Any, timeout_ms: int | None, entries: str) -> Any:
+        """Send a request of `AdminService` that only reads to the active controller; merge the pages of ``entries``."""
+        with sendable():
+            request.timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
+
+        def call(channel: Any, left_s: float) -> Any:
+            ask = getattr(AdminServiceStub(channel), method)
+            return merged_pages(request, lambda page: ask(page, timeout=left_s), entries)
+
+        return self._on_controller(call, request.timeout_ms, only_reads=True)
 
     def _follow_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool, wait: Wait) -> T:
         not_active: NotControllerError | None = None
@@ -271,6 +294,11 @@ def named(who: str, failure: grpc.RpcError) -> PacelineError:
     named = type(error)(f"{who}: {error}").with_metadata(**error.metadata)
     named.__cause__ = failure
     return named
+
+
+def error_in(entry: Any) -> PacelineError | None:
+    """Return the error of an entry of a response, None on success."""
+    return error_for(entry.error.code, entry.error.message) if entry.HasField("error") else None
 
 
 class Result(Protocol):

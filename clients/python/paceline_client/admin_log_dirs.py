@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline.model.errors import PacelineError, error_for
+from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
-from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
-from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.admin_connection import AdminConnection, checked, error_in
 from paceline_client.errors import sendable
 
 
@@ -78,24 +76,16 @@ class LogDirAdmin(AdminConnection):
         wanted = [] if partitions is None else list(partitions)
         if named == [] or (partitions is not None and not wanted):
             return []
-        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.DescribeLogDirsRequest(
                 broker_ids=named or [],
                 partitions=[pb.TopicPartition(topic=topic, partition=partition) for topic, partition in wanted],
-                timeout_ms=timeout_ms,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: merged_pages(
-                request, lambda page: AdminServiceStub(channel).DescribeLogDirs(page, timeout=left_s), "brokers"
-            ),
-            timeout_ms,
-            only_reads=True,
-        )
+        answer = self._list("DescribeLogDirs", request, timeout_ms, "brokers")
         return [
             BrokerLogDirs(
                 each.broker_id,
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
                 tuple(_log_dir(log_dir) for log_dir in each.log_dirs),
             )
             for each in _joined(answer.brokers)
@@ -124,23 +114,19 @@ class LogDirAdmin(AdminConnection):
         """
         if not log_dirs:
             return []
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.AlterReplicaLogDirsRequest(
                 replicas=[
                     pb.ReplicaLogDir(broker_id=broker, topic=topic, partition=partition, path=path)
                     for (topic, partition, broker), path in log_dirs.items()
                 ],
-                timeout_ms=timeout_ms,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).AlterReplicaLogDirs(request, timeout=left_s), timeout_ms
-        )
+        answer = self._change("AlterReplicaLogDirs", request, timeout_ms)
         results = [
             ReplicaLogDirResult(
                 each.broker_id,
                 TopicPartition(each.topic, each.partition),
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
             )
             for each in answer.results
         ]
@@ -167,7 +153,7 @@ def _joined(parts: Iterable[pb.BrokerLogDirs]) -> list[pb.BrokerLogDirs]:
 def _log_dir(wire: pb.LogDir) -> LogDirDescription:
     return LogDirDescription(
         wire.path,
-        error_for(wire.error.code, wire.error.message) if wire.HasField("error") else None,
+        error_in(wire),
         tuple(
             ReplicaOnDisk(TopicPartition(each.topic, each.partition), each.size_bytes, each.offset_lag, each.is_future)
             for each in wire.replicas

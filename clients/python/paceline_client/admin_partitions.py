@@ -4,12 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from paceline.model.errors import ElectionNotNeededError, InvalidRequestError, PacelineError, error_for
+from paceline.model.errors import ElectionNotNeededError, InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.pages import merged_pages
 from paceline.v1 import admin_service_pb2 as pb
-from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
-from paceline_client.admin_connection import AdminConnection, checked
+from paceline_client.admin_connection import AdminConnection, checked, error_in
 from paceline_client.errors import sendable
 
 ElectionType = Literal["preferred", "unclean"]
@@ -128,7 +126,6 @@ class PartitionAdmin(AdminConnection):
             if isinstance(topics, Mapping)
             else list(topics)
         )
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.CreatePartitionsRequest(
                 topics=[
@@ -139,16 +136,13 @@ class PartitionAdmin(AdminConnection):
                     )
                     for each in wanted
                 ],
-                timeout_ms=timeout_ms,
                 validate_only=validate_only,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).CreatePartitions(request, timeout=left_s), timeout_ms
-        )
+        answer = self._change("CreatePartitions", request, timeout_ms)
         results = [
             NewPartitionsResult(
                 each.name,
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
                 each.first_partition,
                 tuple(tuple(assigned.broker_ids) for assigned in each.assignments),
             )
@@ -177,7 +171,6 @@ class PartitionAdmin(AdminConnection):
             NoReassignmentInProgressError: there is no reassignment to cancel.
             UnknownTopicOrPartitionError: the partition does not exist.
         """
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.AlterPartitionReassignmentsRequest(
                 partitions=[
@@ -188,17 +181,13 @@ class PartitionAdmin(AdminConnection):
                     )
                     for (topic, partition), target in targets.items()
                 ],
-                timeout_ms=timeout_ms,
                 validate_only=validate_only,
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).AlterPartitionReassignments(request, timeout=left_s),
-            timeout_ms,
-        )
+        answer = self._change("AlterPartitionReassignments", request, timeout_ms)
         results = [
             ReassignmentResult(
                 TopicPartition(each.topic, each.partition),
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
             )
             for each in answer.partitions
         ]
@@ -211,18 +200,9 @@ class PartitionAdmin(AdminConnection):
         named = None if partitions is None else _wire_partitions(partitions)
         if named == []:
             return []
-        timeout_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
-            request = pb.ListPartitionReassignmentsRequest(partitions=named or [], timeout_ms=timeout_ms)
-        answer = self._on_controller(
-            lambda channel, left_s: merged_pages(
-                request,
-                lambda page: AdminServiceStub(channel).ListPartitionReassignments(page, timeout=left_s),
-                "reassignments",
-            ),
-            timeout_ms,
-            only_reads=True,
-        )
+            request = pb.ListPartitionReassignmentsRequest(partitions=named or [])
+        answer = self._list("ListPartitionReassignments", request, timeout_ms, "reassignments")
         return [_reassignment(each) for each in answer.reassignments]
 
     def elect_leaders(
@@ -256,18 +236,15 @@ class PartitionAdmin(AdminConnection):
         named = None if partitions is None else _wire_partitions(partitions)
         if named == []:
             return []
-        timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.ElectLeadersRequest(
-                type=_ELECTIONS[election], partitions=named or [], timeout_ms=timeout_ms, validate_only=validate_only
+                type=_ELECTIONS[election], partitions=named or [], validate_only=validate_only
             )
-        answer = self._on_controller(
-            lambda channel, left_s: AdminServiceStub(channel).ElectLeaders(request, timeout=left_s), timeout_ms
-        )
+        answer = self._change("ElectLeaders", request, timeout_ms)
         results = [
             ElectionResult(
                 TopicPartition(each.topic, each.partition),
-                error_for(each.error.code, each.error.message) if each.HasField("error") else None,
+                error_in(each),
                 each.leader if each.HasField("leader") else None,
                 each.leader_epoch if each.HasField("leader_epoch") else None,
                 each.unclean,
