@@ -42,34 +42,6 @@ class ProducerBatch:
     The result (``error``, ``base_offset``, then ``done``) is written once; readers need no lock.
     """
 
-    __slots__ = (
-        "_announced",
-        "_event",
-        "_listeners",
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "callbacks",
-        "charged_bytes",
-        "count",
-        "created_ms",
-        "data",
-        "done",
-        "encoder",
-        "error",
-        "last_error",
-        "leader_epoch",
-        "log_append_time_ms",
-        "maybe_appended",
-        "number",
-        "on_wire",
-        "renumber",
-        "sealed",
-        "topic_id",
-        "topic_partition",
-        "was_oldest",
-    )
-
     def __init__(self, topic_partition: TopicPartition, encoder: BatchEncoder, created_ms: int) -> None:
         self.topic_partition = topic_partition
         self.encoder: BatchEncoder | None = encoder

@@ -26,24 +26,6 @@ class Gap(Enum):
 class PartitionQueue:
     """Batches of one partition, oldest first: ``unresolved`` batches were drained, ``pending`` batches were not."""
 
-    __slots__ = (
-        "acknowledged",
-        "failed_leader",
-        "gap",
-        "last_error",
-        "leader_epoch",
-        "next_sequence",
-        "open",
-        "pending",
-        "producer_epoch",
-        "producer_id",
-        "retry_at_ms",
-        "started",
-        "topic_id",
-        "topic_partition",
-        "unresolved",
-    )
-
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.topic_id = ""
