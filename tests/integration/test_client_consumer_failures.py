@@ -94,9 +94,9 @@ def test_a_partition_that_is_unreadable_for_long_is_retried_with_pauses(cluster:
         with cluster.lock:
             log = cluster.logs.pop(resting)
         state = consumer._assignment.state(resting)
-        wait_for(lambda: state.hindered_since_ms is not None)
-        hindered_s = (state.hindered_since_ms or 0) / 1000
-        wait_for(lambda: time.monotonic() > hindered_s + 2)
+        wait_for(lambda: state.failing_since_ms is not None)
+        failing_s = (state.failing_since_ms or 0) / 1000
+        wait_for(lambda: time.monotonic() > failing_s + 2)
         fetches, begin = cluster.streamed_fetches, time.monotonic()
         wait_for(lambda: cluster.streamed_fetches >= fetches + 10)
         assert time.monotonic() - begin > 1.2

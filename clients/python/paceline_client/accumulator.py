@@ -321,7 +321,7 @@ class Accumulator(RecordBuffer):
             return closed_before(self._queues[batch.topic_partition], batch, error)
         return error
 
-    def obstacle(self) -> str:
+    def cause_suffix(self) -> str:
         """Return the last error of a partition with batches, as a suffix for a message; empty without an error."""
         causes = (queue.last_error for queue in self._active.values() if queue.last_error is not None)
         cause = next(causes, None)

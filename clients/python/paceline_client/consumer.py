@@ -346,7 +346,7 @@ class Consumer(GroupPartitions):
                 self._poller.raise_if_failed()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    cause = state.hindrance or self._metadata.last_error
+                    cause = state.failure or self._metadata.last_error
                     raise RequestTimedOutError(
                         f"position of {topic_partition} not found in time: {cause or 'no answer'}"
                     ) from cause

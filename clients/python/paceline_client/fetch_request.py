@@ -21,7 +21,7 @@ class FetchConfig:
     max_partition_fetch_bytes: int
     max_buffered_bytes: int
     request_timeout_ms: int
-    hindrance_limit_ms: int
+    failure_limit_ms: int
     """Time for which a partition may be unreachable before `poll` raises an error; the attempts continue."""
     auto_offset_reset: OffsetReset
     client_rack: str = ""

@@ -4,8 +4,8 @@ Responses arrive on one stream per broker and are processed on the stream's thre
 arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the consumer's
 lock; this thread fills the buffers ahead of `poll` up to a limit.
 
-`fetch_request.py` has the fetch itself, `partition_answers.py` processes the result of a partition,
-`position_lookup.py` finds start positions, `read_replicas.py` reads from followers, `obstacles.py` handles
+`fetch_request.py` has the fetch itself, `fetch_response.py` processes the result of a partition,
+`position_lookup.py` finds start positions, `read_replicas.py` reads from followers, `partition_errors.py` handles
 partitions that cannot be read.
 """
 
@@ -27,11 +27,11 @@ from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_errors import named_error
 from paceline_client.clock import monotonic_ms
 from paceline_client.fetch_request import FetchConfig, OutstandingFetch, wire_request
+from paceline_client.fetch_response import PartitionResults
 from paceline_client.fetch_session import FetchSessionHandler, WantedPartition
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.obstacles import BACKOFF_MS, LONGEST_SLEEP_MS, Obstacles
-from paceline_client.partition_answers import PartitionAnswers
+from paceline_client.partition_errors import BACKOFF_MS, LONGEST_SLEEP_MS, PartitionErrors
 from paceline_client.position_lookup import PositionLookup
 from paceline_client.read_replicas import LEADER_ONLY_MS, rack_to_tell, source_of
 from paceline_client.subscription import Assignment, PartitionState
@@ -81,9 +81,9 @@ class Fetcher:
         self._next_deadline_check_ms = 0
         self._quiet_until: dict[str, int] = {}
         self._failures: dict[str, int] = {}
-        obstacles = self._obstacles = Obstacles(metadata, config.hindrance_limit_ms, on_news)
-        self._partitions = PartitionAnswers(config, metadata, obstacles)
-        self._positions = PositionLookup(assignment, metadata, channels, obstacles, self._post, on_news)
+        errors = self._errors = PartitionErrors(metadata, config.failure_limit_ms, on_news)
+        self._partitions = PartitionResults(config, metadata, errors)
+        self._positions = PositionLookup(assignment, metadata, channels, errors, self._post, on_news)
         self.failed: BaseException | None = None
         """Error that ended the thread, None while it runs."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -217,7 +217,7 @@ class Fetcher:
                 continue
             leader = metadata.leader_of(state.topic_partition)
             if leader is None:
-                wait_ms = min(wait_ms, self._obstacles.leaderless(state, now_ms))
+                wait_ms = min(wait_ms, self._errors.leaderless(state, now_ms))
                 continue
             leader = source_of(state, leader, metadata, now_ms)
             if now_ms < state.retry_at_ms:
@@ -362,7 +362,7 @@ class Fetcher:
         for tp in outstanding.asked.keys() - refused:
             reached = self._assignment.find(tp)
             if reached is not None:
-                reached.reached()
+                reached.read_succeeded()
         take = self._partitions.take
         for fetched in answer.partitions:
             state = self._assignment.find(TopicPartition(fetched.topic, fetched.partition))
@@ -383,7 +383,7 @@ class Fetcher:
             if state is not None and state.read_replica == broker.broker_id:
                 state.back_to_leader(monotonic_ms() + LEADER_ONLY_MS)
             elif state is not None and asked == (state.generation, state.fetch_offset):
-                self._obstacles.call_failed(state, error)
+                self._errors.call_failed(state, error)
         attempts = self._failures[outstanding.address] = self._failures.get(outstanding.address, 0) + 1
         self._quiet_until[outstanding.address] = monotonic_ms() + min(1_000, BACKOFF_MS << min(attempts - 1, 8))
         self._metadata.request()

@@ -15,8 +15,8 @@ from paceline_client.call_errors import named_error
 from paceline_client.errors import NoOffsetError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.obstacles import LONGEST_SLEEP_MS, Obstacles
 from paceline_client.offsets import fence, query_end, read_result
+from paceline_client.partition_errors import LONGEST_SLEEP_MS, PartitionErrors
 from paceline_client.subscription import Assignment, OffsetReset, PartitionState
 
 _TIMEOUT_S: Final = 5.0
@@ -30,7 +30,7 @@ class PositionLookup:
         assignment: Assignment,
         metadata: MetadataRefresher,
         channels: ChannelCache,
-        obstacles: Obstacles,
+        errors: PartitionErrors,
         post: Callable[[Callable[[], None]], None],
         on_news: Callable[[], None],
     ) -> None:
@@ -38,7 +38,7 @@ class PositionLookup:
         self._assignment = assignment
         self._metadata = metadata
         self._channels = channels
-        self._obstacles = obstacles
+        self._errors = errors
         self._post = post
         self._on_news = on_news
         self._asked: set[TopicPartition] = set()
@@ -66,7 +66,7 @@ class PositionLookup:
                 continue
             leader = self._metadata.leader_of(tp)
             if leader is None:
-                wait_ms = min(wait_ms, self._obstacles.leaderless(state, now_ms))
+                wait_ms = min(wait_ms, self._errors.leaderless(state, now_ms))
                 continue
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(state)
         for leader, states in by_leader.values():
@@ -119,13 +119,13 @@ class PositionLookup:
         for tp, (generation, _) in asked.items():
             state = self._assignment.find(tp)
             if state is not None and state.generation == generation:
-                self._obstacles.call_failed(state, error)
+                self._errors.call_failed(state, error)
 
     def _refused(self, state: PartitionState, error: PacelineError, wire: PartitionError) -> None:
         if not error.retriable and not isinstance(error, FencedLeaderEpochError):
             state.error = error
             return
-        self._obstacles.hinder(state, error)
+        self._errors.record(state, error)
         if not (
             wire.HasField("current_leader") and self._metadata.apply_hint(state.topic_partition, wire.current_leader)
         ):
@@ -136,4 +136,4 @@ class PositionLookup:
         for tp in partitions:
             state = self._assignment.find(tp)
             if state is not None:
-                self._obstacles.try_later(state)
+                self._errors.try_later(state)

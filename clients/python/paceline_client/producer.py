@@ -410,7 +410,7 @@ class Producer:
                 raise BufferExhaustedError(
                     f"{self._accumulator.buffered_bytes} bytes are waiting for delivery, buffer_memory is "
                     f"{self._buffer_memory}, and nothing was delivered within {self._max_block_s:.1f} s"
-                    f"{self._accumulator.obstacle()}"
+                    f"{self._accumulator.cause_suffix()}"
                 )
             self._sender.wake()
             self._space.wait(left)
@@ -442,10 +442,10 @@ class Producer:
             if not wait_for_all(waiting, timeout_s):
                 left = sum(batch.count for batch in waiting if not batch.announced)
                 with self._lock:
-                    obstacle = self._accumulator.obstacle()
+                    cause = self._accumulator.cause_suffix()
                 raise RequestTimedOutError(
                     f"{left} records have no result, or callbacks that have not returned, after {timeout_s:.1f} s"
-                    f"{obstacle}"
+                    f"{cause}"
                 )
         finally:
             with self._lock:

@@ -5,7 +5,7 @@ from typing import Final
 from paceline_client.clock import monotonic_ms
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.obstacles import BACKOFF_MS
+from paceline_client.partition_errors import BACKOFF_MS
 from paceline_client.subscription import PartitionState
 
 LEADER_ONLY_MS: Final = 10_000

@@ -42,32 +42,6 @@ class _Chunk:
 class PartitionState:
     """One assigned partition. The caller holds the consumer's lock."""
 
-    __slots__ = (
-        "absent",
-        "awaits_committed",
-        "chunks",
-        "error",
-        "fetch_epoch",
-        "fetch_offset",
-        "generation",
-        "high_watermark",
-        "hindered_since_ms",
-        "hindrance",
-        "leader_only_until_ms",
-        "log_start_offset",
-        "looked_up",
-        "paused",
-        "position",
-        "position_epoch",
-        "read_replica",
-        "read_replica_until_ms",
-        "read_replica_version",
-        "reset",
-        "retry_at_ms",
-        "topic_id",
-        "topic_partition",
-    )
-
     def __init__(self, topic_partition: TopicPartition, reset: OffsetReset | None) -> None:
         self.topic_partition = topic_partition
         self.position: int | None = None
@@ -95,9 +69,9 @@ class PartitionState:
         self.error: PacelineError | None = None
         """Error that the next poll raises, once."""
         self.retry_at_ms = 0
-        self.hindered_since_ms: int | None = None
+        self.failing_since_ms: int | None = None
         """Time of the first failed attempt to read it, None after a success."""
-        self.hindrance: PacelineError | None = None
+        self.failure: PacelineError | None = None
         """Cause of the failures; a timeout does not replace a more specific cause."""
         self.read_replica: int | None = None
         """Follower that the leader named as read replica (KIP-392), None while the leader is read."""
@@ -154,24 +128,22 @@ class PartitionState:
         self.looked_up = None
         self.error = None
         self.retry_at_ms = 0
-        self.reached()
+        self.read_succeeded()
 
-    def reached(self) -> None:
+    def read_succeeded(self) -> None:
         """Record a successful attempt to read."""
-        self.hindered_since_ms = self.hindrance = None
+        self.failing_since_ms = self.failure = None
 
-    def hindered(self, cause: PacelineError, now_ms: int, limit_ms: int) -> None:
+    def read_failed(self, cause: PacelineError, now_ms: int, limit_ms: int) -> None:
         """Record a retriable failure to read; after ``limit_ms`` without success poll raises the cause."""
-        if self.hindrance is None or not isinstance(cause, RequestTimedOutError):
-            self.hindrance = cause
-        if self.hindered_since_ms is None:
-            self.hindered_since_ms = now_ms
-        elif now_ms - self.hindered_since_ms >= limit_ms and self.error is None:
-            self.hindered_since_ms = None
-            error = RequestTimedOutError(
-                f"{self.topic_partition} could not be read for {limit_ms} ms: {self.hindrance}"
-            )
-            error.__cause__ = self.hindrance
+        if self.failure is None or not isinstance(cause, RequestTimedOutError):
+            self.failure = cause
+        if self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
+        elif now_ms - self.failing_since_ms >= limit_ms and self.error is None:
+            self.failing_since_ms = None
+            error = RequestTimedOutError(f"{self.topic_partition} could not be read for {limit_ms} ms: {self.failure}")
+            error.__cause__ = self.failure
             self.error = error
 
     def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:

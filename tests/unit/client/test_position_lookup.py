@@ -8,8 +8,8 @@ import pytest
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.log_service_pb2 import ListOffsetsPartitionResult, ListOffsetsRequest, ListOffsetsResponse
 from paceline_client import position_lookup
+from paceline_client.fetch_response import PartitionResults
 from paceline_client.metadata import Broker
-from paceline_client.partition_answers import PartitionAnswers
 from paceline_client.position_lookup import PositionLookup
 from paceline_client.subscription import Assignment, OffsetReset
 from paceline_client.wire import FetchedPartition
@@ -49,14 +49,14 @@ def test_an_end_that_was_looked_up_in_a_deleted_topic_is_looked_up_again(monkeyp
     metadata: Any = SimpleNamespace(
         leader_of=lambda _tp: LEADER, partition=lambda _tp: None, topic_id=lambda _topic: topic_ids.pop(0)
     )
-    obstacles: Any = None
+    errors: Any = None
     assignment, answered = Assignment(), list[Any]()
     assignment.assign([ONE], OffsetReset.LATEST)
     state = assignment.state(ONE)
     config: Any = SimpleNamespace(auto_offset_reset=OffsetReset.EARLIEST, read_replica_max_age_ms=0)
-    answers = PartitionAnswers(config, metadata, obstacles)
+    answers = PartitionResults(config, metadata, errors)
     channels: Any = SimpleNamespace(get=lambda _address: None)
-    lookup = PositionLookup(assignment, metadata, channels, obstacles, answered.append, lambda: None)
+    lookup = PositionLookup(assignment, metadata, channels, errors, answered.append, lambda: None)
 
     def look_up() -> None:
         lookup.look_up(now_ms=0)

@@ -9,7 +9,7 @@ from paceline_client.errors import NoOffsetError
 from paceline_client.fetch_request import FetchConfig
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.obstacles import BACKOFF_MS, Obstacles
+from paceline_client.partition_errors import BACKOFF_MS, PartitionErrors
 from paceline_client.read_replicas import LEADER_ONLY_MS, read_from
 from paceline_client.subscription import OffsetReset, PartitionState
 from paceline_client.wire import FetchedPartition
@@ -17,15 +17,15 @@ from paceline_client.wire import FetchedPartition
 LOG = logging.getLogger("paceline.client")
 
 
-class PartitionAnswers:
+class PartitionResults:
     """Updates the states of partitions; the caller holds the consumer's lock."""
 
-    def __init__(self, config: FetchConfig, metadata: MetadataRefresher, obstacles: Obstacles) -> None:
+    def __init__(self, config: FetchConfig, metadata: MetadataRefresher, errors: PartitionErrors) -> None:
         """Use the policies of ``config``."""
         self._reset = config.auto_offset_reset
         self._read_replica_max_age_ms = config.read_replica_max_age_ms
         self._metadata = metadata
-        self._obstacles = obstacles
+        self._errors = errors
 
     def take(self, state: PartitionState, fetched: FetchedPartition, broker: Broker, topic_id: str) -> None:
         """Process ``broker``'s result for a partition that was requested with this topic id.
@@ -53,7 +53,7 @@ class PartitionAnswers:
         A position that was looked up in the deleted topic, and not fetched from, is looked up again.
         """
         if state.chunks:
-            self._obstacles.try_later(state)
+            self._errors.try_later(state)
             return
         reset = state.looked_up or self._reset
         LOG.warning("topic was re-created: partition=%s reset_to=%s", state.topic_partition, reset.value)
@@ -74,10 +74,10 @@ class PartitionAnswers:
         if not (error.retriable or error.refresh_metadata):
             state.error = error
             return
-        self._obstacles.hinder(state, error)
+        self._errors.record(state, error)
         moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
         if not moved:
-            self._obstacles.try_later(state)
+            self._errors.try_later(state)
             self._metadata.request()
 
     def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:

@@ -15,7 +15,7 @@ LONGEST_SLEEP_MS: Final = 1_000
 """Longest sleep; normally a notification ends it earlier."""
 
 
-class Obstacles:
+class PartitionErrors:
     """Records read failures in the states of partitions; the caller holds the consumer's lock."""
 
     def __init__(self, metadata: MetadataRefresher, limit_ms: int, on_news: Callable[[], None]) -> None:
@@ -24,16 +24,16 @@ class Obstacles:
         self._limit_ms = limit_ms
         self._on_news = on_news
 
-    def hinder(self, state: PartitionState, error: PacelineError) -> None:
+    def record(self, state: PartitionState, error: PacelineError) -> None:
         """Record that the partition cannot be read; poll raises the error when this lasts longer than the limit."""
-        state.hindered(error, monotonic_ms(), self._limit_ms)
+        state.read_failed(error, monotonic_ms(), self._limit_ms)
         if state.error is not None:
             self._on_news()
 
     def call_failed(self, state: PartitionState, error: PacelineError) -> None:
         """Handle a call that failed as a whole; `poll` raises the error at once unless a retry may succeed."""
         if error.retriable or isinstance(error, UnknownServerError):
-            self.hinder(state, error)
+            self.record(state, error)
         else:
             state.error = error
 
@@ -51,7 +51,7 @@ class Obstacles:
         else:
             why = f"broker {known.leader}, which leads {tp}, is not alive"
         error = self._metadata.last_error or LeaderNotAvailableError(why)
-        state.hindered(error, now_ms, self._limit_ms)
+        state.read_failed(error, now_ms, self._limit_ms)
         if state.error is not None:
             self._on_news()
         return BACKOFF_MS
@@ -59,5 +59,5 @@ class Obstacles:
     def try_later(self, state: PartitionState) -> None:
         """Delay the next attempt by a quarter of the time for which the partition could not be read, within limits."""
         now_ms = monotonic_ms()
-        hindered_ms = 0 if state.hindered_since_ms is None else now_ms - state.hindered_since_ms
-        state.retry_at_ms = now_ms + min(max(BACKOFF_MS, hindered_ms // 4), _LONGEST_BACKOFF_MS)
+        failing_ms = 0 if state.failing_since_ms is None else now_ms - state.failing_since_ms
+        state.retry_at_ms = now_ms + min(max(BACKOFF_MS, failing_ms // 4), _LONGEST_BACKOFF_MS)
