@@ -16,121 +16,64 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.model.errors import ErrorCode, PacelineError
-    from paceline.model.identifiers import TopicPartition
-    from paceline.model.state_change import StateChange, StateChangeKind
-    from paceline.model.tls import TlsFiles
-    from paceline_client.admin import (
-        Admin,
-        ClusterDescription,
-        NewTopic,
-        PartitionReplicasDescription,
-        ReplicaDescription,
-        TopicResult,
-    )
-    from paceline_client.admin_configs import (
-        ConfigChange,
-        ConfigEntry,
-        ConfigResult,
-    )
-    from paceline_client.admin_groups import GroupDescription, GroupListing, GroupResult, MemberDescription
-    from paceline_client.admin_log_dirs import (
-        BrokerLogDirs,
-        LogDirDescription,
-        ReplicaLogDirResult,
-        ReplicaOnDisk,
-    )
-    from paceline_client.admin_partitions import (
-        AwaitedReplica,
-        ElectionResult,
-        NewPartitions,
-        NewPartitionsResult,
-        Reassignment,
-        ReassignmentResult,
-    )
-    from paceline_client.admin_records import DeletedRecords
-    from paceline_client.admin_watch import EventGap, WatchedEvents
-    from paceline_client.aio import AsyncAdmin, AsyncConsumer, AsyncProducer
-    from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
-    from paceline_client.consumer import Consumer
-    from paceline_client.errors import (
-        BootstrapError,
-        BufferExhaustedError,
-        ClientClosedError,
-        CommitFailedError,
-        DeliveryFailedError,
-        LogTruncatedError,
-        NoOffsetError,
-        ProducerClosedError,
-        ProducerFatalError,
-    )
-    from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
-    from paceline_client.metadata import Broker, PartitionDescription, TopicDescription
-    from paceline_client.offsets import OffsetAndTimestamp
-    from paceline_client.producer import Producer
-    from paceline_client.records import ConsumerRecord, FetchedBatches
-    from paceline_client.subscription import OffsetReset
-
-__all__ = [
-    "Admin",
-    "AsyncAdmin",
-    "AsyncConsumer",
-    "AsyncProducer",
-    "AwaitedReplica",
-    "BootstrapError",
-    "Broker",
-    "BrokerLogDirs",
-    "BufferExhaustedError",
-    "BulkFuture",
-    "ClientClosedError",
-    "ClusterDescription",
-    "CommitFailedError",
-    "ConfigChange",
-    "ConfigEntry",
-    "ConfigResult",
-    "Consumer",
-    "ConsumerRecord",
-    "DeletedRecords",
-    "DeliveryFailedError",
-    "ElectionResult",
-    "ErrorCode",
-    "EventGap",
-    "FetchedBatches",
-    "GroupDescription",
-    "GroupListing",
-    "GroupResult",
-    "LogDirDescription",
-    "LogTruncatedError",
-    "MemberDescription",
-    "NewPartitions",
-    "NewPartitionsResult",
-    "NewTopic",
-    "NoOffsetError",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "OffsetReset",
-    "PacelineError",
-    "PartitionDescription",
-    "PartitionReplicasDescription",
-    "Producer",
-    "ProducerClosedError",
-    "ProducerFatalError",
-    "Reassignment",
-    "ReassignmentResult",
-    "RebalanceListener",
-    "RecordFuture",
-    "RecordMetadata",
-    "ReplicaDescription",
-    "ReplicaLogDirResult",
-    "ReplicaOnDisk",
-    "StateChange",
-    "StateChangeKind",
-    "TlsFiles",
-    "TopicDescription",
-    "TopicPartition",
-    "TopicResult",
-    "WatchedEvents",
-]
+    from paceline.model.errors import ErrorCode as ErrorCode
+    from paceline.model.errors import PacelineError as PacelineError
+    from paceline.model.identifiers import TopicPartition as TopicPartition
+    from paceline.model.state_change import StateChange as StateChange
+    from paceline.model.state_change import StateChangeKind as StateChangeKind
+    from paceline.model.tls import TlsFiles as TlsFiles
+    from paceline_client.admin import Admin as Admin
+    from paceline_client.admin import ClusterDescription as ClusterDescription
+    from paceline_client.admin import NewTopic as NewTopic
+    from paceline_client.admin import PartitionReplicasDescription as PartitionReplicasDescription
+    from paceline_client.admin import ReplicaDescription as ReplicaDescription
+    from paceline_client.admin import TopicResult as TopicResult
+    from paceline_client.admin_configs import ConfigChange as ConfigChange
+    from paceline_client.admin_configs import ConfigEntry as ConfigEntry
+    from paceline_client.admin_configs import ConfigResult as ConfigResult
+    from paceline_client.admin_groups import GroupDescription as GroupDescription
+    from paceline_client.admin_groups import GroupListing as GroupListing
+    from paceline_client.admin_groups import GroupResult as GroupResult
+    from paceline_client.admin_groups import MemberDescription as MemberDescription
+    from paceline_client.admin_log_dirs import BrokerLogDirs as BrokerLogDirs
+    from paceline_client.admin_log_dirs import LogDirDescription as LogDirDescription
+    from paceline_client.admin_log_dirs import ReplicaLogDirResult as ReplicaLogDirResult
+    from paceline_client.admin_log_dirs import ReplicaOnDisk as ReplicaOnDisk
+    from paceline_client.admin_partitions import AwaitedReplica as AwaitedReplica
+    from paceline_client.admin_partitions import ElectionResult as ElectionResult
+    from paceline_client.admin_partitions import NewPartitions as NewPartitions
+    from paceline_client.admin_partitions import NewPartitionsResult as NewPartitionsResult
+    from paceline_client.admin_partitions import Reassignment as Reassignment
+    from paceline_client.admin_partitions import ReassignmentResult as ReassignmentResult
+    from paceline_client.admin_records import DeletedRecords as DeletedRecords
+    from paceline_client.admin_watch import EventGap as EventGap
+    from paceline_client.admin_watch import WatchedEvents as WatchedEvents
+    from paceline_client.aio import AsyncAdmin as AsyncAdmin
+    from paceline_client.aio import AsyncConsumer as AsyncConsumer
+    from paceline_client.aio import AsyncProducer as AsyncProducer
+    from paceline_client.batch import BulkFuture as BulkFuture
+    from paceline_client.batch import RecordFuture as RecordFuture
+    from paceline_client.batch import RecordMetadata as RecordMetadata
+    from paceline_client.consumer import Consumer as Consumer
+    from paceline_client.errors import BootstrapError as BootstrapError
+    from paceline_client.errors import BufferExhaustedError as BufferExhaustedError
+    from paceline_client.errors import ClientClosedError as ClientClosedError
+    from paceline_client.errors import CommitFailedError as CommitFailedError
+    from paceline_client.errors import DeliveryFailedError as DeliveryFailedError
+    from paceline_client.errors import LogTruncatedError as LogTruncatedError
+    from paceline_client.errors import NoOffsetError as NoOffsetError
+    from paceline_client.errors import ProducerClosedError as ProducerClosedError
+    from paceline_client.errors import ProducerFatalError as ProducerFatalError
+    from paceline_client.groups.values import OffsetAndMetadata as OffsetAndMetadata
+    from paceline_client.groups.values import RebalanceListener as RebalanceListener
+    from paceline_client.metadata import Broker as Broker
+    from paceline_client.metadata import PartitionDescription as PartitionDescription
+    from paceline_client.metadata import TopicDescription as TopicDescription
+    from paceline_client.offsets import OffsetAndTimestamp as OffsetAndTimestamp
+    from paceline_client.producer import Producer as Producer
+    from paceline_client.records import ConsumerRecord as ConsumerRecord
+    from paceline_client.records import FetchedBatches as FetchedBatches
+    from paceline_client.subscription import OffsetReset as OffsetReset
 
 _MODULES = {
     "paceline.model.errors": "ErrorCode PacelineError",
@@ -162,6 +105,7 @@ _MODULES = {
 }
 """The public names of each module."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __dir__() -> list[str]:

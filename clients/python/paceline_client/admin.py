@@ -21,7 +21,6 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
@@ -30,12 +29,19 @@ from paceline.v1.metadata_service_pb2 import (
     DescribeClusterResponse,
     DescribeReplicasRequest,
     DescribeTopicsRequest,
-    DescribeTopicsResponse,
     PartitionReplicas,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.admin_configs import ConfigAdmin
-from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named, names_anybody
+from paceline_client.admin_connection import (
+    ONE_CALL_S,
+    checked,
+    describe_cluster_once,
+    described_topics,
+    named,
+    names_anybody,
+    names_in,
+)
 from paceline_client.admin_groups import GroupAdmin
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
@@ -186,7 +192,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
             RequestTimedOutError: not completed in time; the deletion continues.
         """
         with sendable():
-            request = DeleteTopicsRequest(topics=_names(topics))
+            request = DeleteTopicsRequest(topics=names_in(topics))
         answer = self._change("DeleteTopics", request, timeout_ms)
         results = [
             TopicResult(each.name, _topic_error(each.name, each.error) if each.HasField("error") else None)
@@ -225,19 +231,13 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
             UnknownTopicOrPartitionError: the topic does not exist.
             BootstrapError: no address answered.
         """
-        names = None if topics is None else _names(topics)
+        names = None if topics is None else names_in(topics)
         if names == []:
             return []
         with sendable():
             request = DescribeTopicsRequest(topics=names or [])
 
-        def call(channel: Any, left_s: float) -> DescribeTopicsResponse:
-            stub = MetadataServiceStub(channel)
-            answer: DescribeTopicsResponse = merged_pages(
-                request, lambda page: stub.DescribeTopics(page, timeout=left_s), "topics"
-            )
-            return answer
-
+        call = described_topics(request)
         limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
         if from_controller:
             answer = self._on_controller(call, limit_ms, only_reads=True)
@@ -341,10 +341,6 @@ class _NoSuchPartitionError(UnknownTopicOrPartitionError):
     """The metadata shows that the partition does not exist, so that a retry is useless."""
 
     retriable = False
-
-
-def _names(topics: Iterable[str]) -> list[str]:
-    return [topics] if isinstance(topics, str) else list(topics)
 
 
 def _new_topics(topics: Iterable[NewTopic] | Mapping[str, Any]) -> list[NewTopic]:

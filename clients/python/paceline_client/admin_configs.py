@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from paceline.model.errors import InvalidRequestError, PacelineError, error_for
 from paceline.v1 import admin_service_pb2 as pb
-from paceline_client.admin_connection import AdminConnection, checked, error_in
+from paceline_client.admin_connection import AdminConnection, checked, error_in, names_in
 from paceline_client.errors import sendable
 
 _SOURCES: Final = {
@@ -81,8 +81,7 @@ class ConfigAdmin(AdminConnection):
             UnknownTopicOrPartitionError: the topic does not exist.
             InvalidConfigError: the key does not exist.
         """
-        names = [topics] if isinstance(topics, str) else list(topics)
-        return self._describe_configs([_topic(name) for name in names], keys, timeout_ms)
+        return self._describe_configs([_topic(name) for name in names_in(topics)], keys, timeout_ms)
 
     def describe_broker_configs(
         self, brokers: Iterable[int | None], keys: Iterable[str] = (), *, timeout_ms: int | None = None

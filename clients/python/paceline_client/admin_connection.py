@@ -25,7 +25,12 @@ from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
-from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
+from paceline.v1.metadata_service_pb2 import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+)
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import ZOOKEEPER_PORT, advised, by_cause, parse_bootstrap
 from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError, sendable
@@ -268,6 +273,22 @@ def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResp
         DescribeClusterRequest(), timeout=timeout_s
     )
     return answer
+
+
+def described_topics(request: DescribeTopicsRequest) -> Callable[[Any, float], DescribeTopicsResponse]:
+    """Return a call that reads the descriptions of topics from one process, page by page."""
+
+    def call(channel: Any, timeout_s: float) -> DescribeTopicsResponse:
+        ask = MetadataServiceStub(channel).DescribeTopics
+        answer: DescribeTopicsResponse = merged_pages(request, lambda page: ask(page, timeout=timeout_s), "topics")
+        return answer
+
+    return call
+
+
+def names_in(names: Iterable[str]) -> list[str]:
+    """Return a list of names, also for a single name."""
+    return [names] if isinstance(names, str) else list(names)
 
 
 def names_anybody(answer: DescribeClusterResponse) -> bool:

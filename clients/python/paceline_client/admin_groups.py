@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -35,11 +35,13 @@ from paceline_client.admin_connection import (
     describe_cluster_once,
     named,
     names_anybody,
+    names_in,
 )
 from paceline_client.errors import sendable
 from paceline_client.groups.committed import check_committed, commit_request, fetch_offsets_request, read_committed
 from paceline_client.groups.values import OffsetAndMetadata
 
+T = TypeVar("T")
 _RETRIABLE_CODES: Final = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -135,7 +137,7 @@ class GroupAdmin(AdminConnection):
         Raises:
             CoordinatorNotAvailableError: a group has no coordinator at the moment.
         """
-        return [self._describe_group(group_id, timeout_ms) for group_id in _names(group_ids)]
+        return [self._describe_group(group_id, timeout_ms) for group_id in names_in(group_ids)]
 
     def _describe_group(self, group_id: str, timeout_ms: int | None) -> GroupDescription:
         def call(stub: GroupServiceStub, broker: int, left_s: float) -> GroupDescription:
@@ -144,8 +146,7 @@ class GroupAdmin(AdminConnection):
                 raise error_for(one.error.code, f"group {group_id}: {one.error.message}")
             return _described(one, broker)
 
-        found: GroupDescription = self._on_coordinator(group_id, call, timeout_ms)
-        return found
+        return self._on_coordinator(group_id, call, timeout_ms)
 
     def group_offsets(
         self, group_id: str, timeout_ms: int | None = None, partitions: Iterable[tuple[str, int]] | None = None
@@ -165,8 +166,7 @@ class GroupAdmin(AdminConnection):
             found = read_committed(stub.FetchOffsets(request, timeout=left_s))
             return {tp: value for tp, value in sorted(found.items()) if value is not None}
 
-        found: dict[TopicPartition, OffsetAndMetadata] = self._on_coordinator(group_id, call, timeout_ms)
-        return found
+        return self._on_coordinator(group_id, call, timeout_ms)
 
     def alter_group_offsets(
         self,
@@ -201,7 +201,7 @@ class GroupAdmin(AdminConnection):
             GroupIdNotFoundError: the group does not exist.
         """
         results = []
-        for group_id in _names(group_ids):
+        for group_id in names_in(group_ids):
             attempts = _Attempts()
 
             def call(
@@ -239,14 +239,16 @@ class GroupAdmin(AdminConnection):
 
         self._on_coordinator(group_id, call, None)
 
-    def _on_coordinator(self, group_id: str, call: Any, timeout_ms: int | None) -> Any:
+    def _on_coordinator(
+        self, group_id: str, call: Callable[[GroupServiceStub, int, float], T], timeout_ms: int | None
+    ) -> T:
         """Call the coordinator of a group; after the group moves, find the new coordinator and call it.
 
         The error is not ``definite`` if any attempt may have been carried out.
         """
         may_be_done = False
 
-        def attempt(left_s: float | None) -> Any:
+        def attempt(left_s: float | None) -> T:
             nonlocal may_be_done
             limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
             cluster = self._anywhere(describe_cluster_once, int(limit_s * 1000), names_anybody)
@@ -305,10 +307,6 @@ class _Attempts:
             return
         self._may_be_done = self._may_be_done or not error.definite
         raise error
-
-
-def _names(names: Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _state_name(number: int) -> str:

@@ -14,21 +14,21 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.log_service_pb2 import DeleteRecordsPartition, DeleteRecordsRequest
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
-from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.admin_connection import (
     ONE_CALL_S,
     AdminConnection,
     checked,
     describe_cluster_once,
+    described_topics,
     named,
     names_anybody,
 )
 from paceline_client.errors import sendable
+from paceline_client.metadata import topic_of
 
 _GRACE_S = 2.0
 """Time from the requested timeout, at which the leader answers, to the RPC deadline."""
@@ -136,31 +136,23 @@ class RecordAdmin(AdminConnection):
 
         Stores an error for each partition that does not exist.
         """
-        topic_partitions = list(open_partitions)
         budget_ms = int(min(left_s, ONE_CALL_S) * 1000)
         cluster = self._anywhere(describe_cluster_once, budget_ms, names_anybody)
-        addresses = {info.id: address_of(info.host, info.port) for info in cluster.brokers}
-        request = DescribeTopicsRequest(topics=list(dict.fromkeys(tp.topic for tp in topic_partitions)))
-        described = self._anywhere(
-            lambda channel, left_s: merged_pages(
-                request, lambda page: MetadataServiceStub(channel).DescribeTopics(page, timeout=left_s), "topics"
-            ),
-            budget_ms,
-        )
-        leaders = {
-            TopicPartition(topic.name, one.partition): one.leader if one.HasField("leader") else -1
-            for topic in described.topics
+        addresses: dict[int | None, str] = {one.id: address_of(one.host, one.port) for one in cluster.brokers}
+        request = DescribeTopicsRequest(topics=list(dict.fromkeys(tp.topic for tp in open_partitions)))
+        described = self._anywhere(described_topics(request), budget_ms)
+        known = {
+            TopicPartition(topic.name, one.partition): one
+            for topic in map(topic_of, described.topics)
             for one in topic.partitions
         }
-        for topic in described.topics:
-            for one in topic.partitions:
-                query = open_partitions.get(TopicPartition(topic.name, one.partition))
-                if query is not None and one.leader_epoch >= 0:
-                    query.current_leader_epoch = one.leader_epoch
         by_leader: dict[str, list[TopicPartition]] = {}
-        for tp in topic_partitions:
-            if tp not in leaders:
+        for tp, query in open_partitions.items():
+            if tp not in known:
                 found[tp] = DeletedRecords(tp, UnknownTopicOrPartitionError(f"partition {tp} does not exist"))
-            elif leaders[tp] in addresses:
-                by_leader.setdefault(addresses[leaders[tp]], []).append(tp)
+                continue
+            if known[tp].leader_epoch >= 0:
+                query.current_leader_epoch = known[tp].leader_epoch
+            if known[tp].leader in addresses:
+                by_leader.setdefault(addresses[known[tp].leader], []).append(tp)
         return by_leader

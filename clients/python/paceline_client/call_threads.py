@@ -22,11 +22,6 @@ class CallThreads:
         self._free = 0
         self._closed = False
 
-    @property
-    def free(self) -> int:
-        """Return the number of idle threads."""
-        return self._free
-
     def submit(self, work: Callable[[], None]) -> None:
         """Run ``work``, which must not raise."""
         with self._lock:

@@ -27,7 +27,7 @@ def test_consecutive_calls_use_one_thread() -> None:
     for count in range(1, 21):
         threads.submit(lambda: seen.append(threading.current_thread()))
         deadline = time.monotonic() + WAIT_S
-        while (len(seen), threads.free) != (count, 1):
+        while (len(seen), threads._free) != (count, 1):
             assert time.monotonic() < deadline
             time.sleep(0.001)
     assert len(set(seen)) == 1

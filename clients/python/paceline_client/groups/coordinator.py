@@ -1,6 +1,5 @@
 """Find a group's coordinator and call it."""
 
-import threading
 import time
 from typing import Any, Final
 
@@ -31,14 +30,8 @@ class GroupCoordinator:
         self.group_id = group_id
         self._metadata = metadata
         self._channels = channels
-        self._lock = threading.Lock()
         self._address = ""
-
-    @property
-    def address(self) -> str:
         """Address of the coordinator, empty when it is not known."""
-        with self._lock:
-            return self._address
 
     def stub(self, timeout_s: float) -> GroupServiceStub:
         """Return the coordinator's stub; looks the coordinator up when it is not known.
@@ -46,7 +39,7 @@ class GroupCoordinator:
         Raises:
             PacelineError: no broker returned the coordinator.
         """
-        address = self.address or self._find(timeout_s)
+        address = self._address or self._find(timeout_s)
         return GroupServiceStub(self._channels.get(address))
 
     def call(self, method: str, request: Any, timeout_ms: float, sends_again: bool = True) -> Any:
@@ -84,13 +77,8 @@ class GroupCoordinator:
         """Return the error of a failed call; forget the coordinator when it has moved or is unreachable."""
         error = from_rpc_error(failure)
         if (error.retriable and error.code not in _SAME_COORDINATOR) or error.code in _MOVED:
-            self.forget()
-        return error
-
-    def forget(self) -> None:
-        """Look the coordinator up again on the next call."""
-        with self._lock:
             self._address = ""
+        return error
 
     def _find(self, timeout_s: float) -> str:
         brokers = self._metadata.wait_for_brokers(timeout_s)
@@ -112,9 +100,7 @@ class GroupCoordinator:
                 if error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
                     break  # another broker would return the same error
                 continue
-            address = address_of(answer.host, answer.port)
-            with self._lock:
-                self._address = address
+            self._address = address = address_of(answer.host, answer.port)
             return address
         self._metadata.request()
         cause = causes[-1] if causes else "no answer"
