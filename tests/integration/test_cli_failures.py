@@ -17,6 +17,7 @@ from paceline.cli.commands import cli
 from paceline.cli.exit_codes import INTERRUPTED
 from paceline.model.errors import ErrorCode
 from paceline_client import TopicPartition
+from paceline_client.admin_connection import DESCRIBE_TIMEOUT_MS
 from tests.integration.fake_broker import CONTROLLER_ID
 from tests.integration.fake_cluster import FakeCluster, wait_for
 
@@ -63,12 +64,10 @@ def test_a_change_without_an_active_controller_ends_with_what_the_brokers_know(
     )
 
 
-def test_addresses_that_refuse_connections_end_a_command_in_seconds_with_one_notice() -> None:
+def test_addresses_that_refuse_connections_end_a_command_before_its_timeout_with_one_notice() -> None:
     began = time.monotonic()
-    ended = subprocess.run(
-        [str(PACELINE), "topic", "list", "-b", "127.0.0.1:1,127.0.0.1:2"], capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 64 + 14 and time.monotonic() - began < 8, ended.stderr
+    ended = CliRunner().invoke(cli, ["topic", "list", "-b", "127.0.0.1:1,127.0.0.1:2"])
+    assert ended.exit_code == 64 + 14 and time.monotonic() - began < DESCRIBE_TIMEOUT_MS / 1000, ended.stderr
     error = "BROKER_NOT_AVAILABLE: no address answered: 127.0.0.1:1, 127.0.0.1:2: UNAVAILABLE: connection refused"
     lines = ended.stderr.splitlines()
     assert error in lines and sum(line.startswith("waiting for") for line in lines) <= 1, ended.stderr

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from paceline.broker.service.response_memory import CONNECTION_PART, LARGEST_PART, LEAST_ANSWER_BYTES, AnswerBudget
+from paceline.broker.service.response_memory import (
+    CONNECTION_PART,
+    CONTESTED_DELIVERY_S,
+    LARGEST_PART,
+    LEAST_ANSWER_BYTES,
+    LONGEST_DELIVERY_S,
+    AnswerBudget,
+)
 from paceline.model.errors import ThrottledError
 
 MIB = 1 << 20
@@ -47,6 +54,21 @@ class Connections:
         for context in found:
             self._loop.call_soon_threadsafe(context.end)
         return bool(found)
+
+
+Advance = Callable[[float], None]
+
+
+@pytest.fixture
+def advance(monkeypatch: pytest.MonkeyPatch) -> Advance:
+    """Return a function that moves the clock of the running loop forward by seconds."""
+
+    def advanced(seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time
+        monkeypatch.setattr(loop, "time", lambda: before() + seconds)
+
+    return advanced
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -110,24 +132,27 @@ async def test_small_responses_are_not_counted() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_the_connection_of_a_client_that_does_not_read_its_response_is_ended() -> None:
+async def test_the_connection_of_a_client_that_does_not_read_its_response_is_ended(advance: Advance) -> None:
     context = Context("stalled")
     connections = Connections(context)
-    budget = AnswerBudget(MIB, delivery_s=0.02, cut=connections)
+    budget = AnswerBudget(MIB, cut=connections)
     budget.hold(MIB, context)
+    advance(LONGEST_DELIVERY_S)
     await until(lambda: budget.used_bytes == 0)
     assert connections.cut == ["stalled"]
 
 
-async def test_without_free_memory_the_connection_that_has_waited_longest_is_ended() -> None:
+async def test_without_free_memory_the_connection_that_has_waited_longest_is_ended(advance: Advance) -> None:
     contexts = [Context("first"), Context("second")]
     connections = Connections(*contexts)
-    budget = AnswerBudget(2 * MIB, delivery_s=LONG_S, contested_s=0.02, cut=connections)
+    budget = AnswerBudget(2 * MIB, cut=connections)
     for context in contexts:
         budget.hold(MIB, context)
+        advance(CONTESTED_DELIVERY_S / 3)
     with pytest.raises(ThrottledError):
         budget.room_bytes(Context("third"))
     assert connections.cut == [], "the deadline has not passed yet"
+    advance(CONTESTED_DELIVERY_S / 3)
 
     def has_room() -> bool:
         try:
@@ -140,10 +165,10 @@ async def test_without_free_memory_the_connection_that_has_waited_longest_is_end
     assert budget.used_bytes == MIB
 
 
-async def test_when_a_connection_is_not_found_the_next_one_is_ended() -> None:
+async def test_when_a_connection_is_not_found_the_next_one_is_ended(advance: Advance) -> None:
     contexts = [Context("not found"), Context("found")]
     connections = Connections(contexts[1])
-    budget = AnswerBudget(2 * MIB, delivery_s=LONG_S, contested_s=0.01, cut=connections)
+    budget = AnswerBudget(2 * MIB, cut=connections)
 
     async def call() -> None:
         budget.hold(MIB, contexts[0])
@@ -152,6 +177,7 @@ async def test_when_a_connection_is_not_found_the_next_one_is_ended() -> None:
     task = asyncio.get_running_loop().create_task(call())
     await until(lambda: budget.used_bytes == MIB)
     budget.hold(MIB, contexts[1])
+    advance(CONTESTED_DELIVERY_S)
 
     def has_room() -> bool:
         try:
@@ -164,8 +190,8 @@ async def test_when_a_connection_is_not_found_the_next_one_is_ended() -> None:
     assert connections.cut == ["not found", "found"]
 
 
-async def test_the_call_is_cancelled_when_its_connection_is_not_found() -> None:
-    budget = AnswerBudget(MIB, delivery_s=0.02, cut=lambda peer: False)
+async def test_the_call_is_cancelled_when_its_connection_is_not_found(advance: Advance) -> None:
+    budget = AnswerBudget(MIB, cut=lambda peer: False)
     context = Context()
 
     async def call() -> None:
@@ -173,6 +199,8 @@ async def test_the_call_is_cancelled_when_its_connection_is_not_found() -> None:
         await asyncio.Event().wait()
 
     task = asyncio.get_running_loop().create_task(call())
+    await until(lambda: budget.used_bytes == MIB)
+    advance(LONGEST_DELIVERY_S)
     with pytest.raises(asyncio.CancelledError):
         await task
     context.end()
