@@ -21,8 +21,6 @@ RECORD_OVERHEAD_BYTES: Final = 21
 
 _PRODUCER_AT: Final = 43
 _PRODUCER = Struct(">qhi")
-_COUNT_AT: Final = 57
-_INT32 = Struct(">i")
 
 
 class AppendedRecord(Protocol):
@@ -133,8 +131,3 @@ def finish(
         return bytes(plain) if not isinstance(plain, (bytes, bytearray)) else plain
     plain = bytearray(plain)
     return recompress(plain, len(plain), codec, keep_if_larger=True)
-
-
-def record_count(batch: bytes | bytearray) -> int:
-    """Return the number of records in a finished batch."""
-    return int(_INT32.unpack_from(batch, _COUNT_AT)[0])

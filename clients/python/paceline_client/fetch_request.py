@@ -26,8 +26,6 @@ class FetchConfig:
     auto_offset_reset: OffsetReset
     client_rack: str = ""
     """Rack of the consumer; a leader may then redirect it to a follower in the same rack (KIP-392)."""
-    read_replica_max_age_ms: int = 300_000
-    """Time after which a consumer that reads from a follower asks the leader for a read replica again."""
 
 
 @dataclass(slots=True)

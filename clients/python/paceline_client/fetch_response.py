@@ -23,7 +23,6 @@ class PartitionResults:
     def __init__(self, config: FetchConfig, metadata: MetadataRefresher, errors: PartitionErrors) -> None:
         """Use the policies of ``config``."""
         self._reset = config.auto_offset_reset
-        self._read_replica_max_age_ms = config.read_replica_max_age_ms
         self._metadata = metadata
         self._errors = errors
 
@@ -41,7 +40,7 @@ class PartitionResults:
         if fetched.error is not None:
             self._take_error(state, fetched.error, broker)
         elif fetched.preferred_read_replica is not None:
-            read_from(state, fetched.preferred_read_replica, self._metadata, self._read_replica_max_age_ms)
+            read_from(state, fetched.preferred_read_replica, self._metadata)
         elif fetched.diverging is not None:
             state.truncated(*fetched.diverging)
         else:
@@ -65,7 +64,7 @@ class PartitionResults:
         if state.read_replica == broker.broker_id:
             # After an error from a follower fetch from the leader, whose log range is authoritative.
             state.back_to_leader(monotonic_ms() + LEADER_ONLY_MS)
-            if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
+            if not self._metadata.apply_hint(tp, wire):
                 self._metadata.request()
             return
         if isinstance(error, OffsetOutOfRangeError):
@@ -75,8 +74,7 @@ class PartitionResults:
             state.error = error
             return
         self._errors.record(state, error)
-        moved = wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)
-        if not moved:
+        if not self._metadata.apply_hint(tp, wire):
             self._errors.try_later(state)
             self._metadata.request()
 

@@ -19,7 +19,7 @@ from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.pages import merged_pages
 from paceline.rpc.retry import RetryPolicy
-from paceline.v1.errors_pb2 import LeaderHint
+from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import advised, by_cause
@@ -124,10 +124,12 @@ class MetadataRefresher:
         """Error of the last refresh, None after success."""
         return self._last_error
 
-    def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Apply a leader hint; return False when it is not newer."""
+    def apply_hint(self, topic_partition: TopicPartition, refusal: PartitionError) -> bool:
+        """Apply the leader hint of a refusal; return False when it has none, or one that is not newer."""
         with self._changed:
-            return self._cluster.apply_hint(topic_partition, hint)
+            return refusal.HasField("current_leader") and self._cluster.apply_hint(
+                topic_partition, refusal.current_leader
+            )
 
     def request(self) -> None:
         """Request a refresh; returns at once."""

@@ -158,8 +158,7 @@ class OffsetLookup:
                     open_queries.pop(tp, None)
                 except PacelineError as error:
                     problem = error
-                    if result.error.HasField("current_leader"):
-                        self._metadata.apply_hint(tp, result.error.current_leader)
+                    self._metadata.apply_hint(tp, result.error)
         if problem is None and open_queries:
             problem = RequestTimedOutError(f"no answer for {', '.join(map(str, open_queries))}")
         if problem is not None:

@@ -126,9 +126,7 @@ class PositionLookup:
             state.error = error
             return
         self._errors.record(state, error)
-        if not (
-            wire.HasField("current_leader") and self._metadata.apply_hint(state.topic_partition, wire.current_leader)
-        ):
+        if not self._metadata.apply_hint(state.topic_partition, wire):
             self._delay([state.topic_partition])
 
     def _delay(self, partitions: Iterable[TopicPartition]) -> None:

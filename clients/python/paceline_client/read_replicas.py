@@ -10,6 +10,8 @@ from paceline_client.subscription import PartitionState
 
 LEADER_ONLY_MS: Final = 10_000
 """Time for which only the leader is read after a fetch from a follower failed."""
+_MAX_AGE_MS: Final = 300_000
+"""Time after which a consumer that reads from a follower asks the leader for a read replica again."""
 _NEWS_MS: Final = 1_000
 """Time for which only the leader is read after it named a follower that is not in the metadata yet."""
 
@@ -42,11 +44,11 @@ def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str
     return rack
 
 
-def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher, max_age_ms: int) -> None:
+def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher) -> None:
     """Read from the follower that the leader named; the leader may know an ISR change that the metadata lacks."""
     known = metadata.partition(state.topic_partition)
     version = None
     if known is None or replica not in known.isr:
         version = metadata.version
         metadata.request()
-    state.read_from(replica, monotonic_ms() + max_age_ms, version)
+    state.read_from(replica, monotonic_ms() + _MAX_AGE_MS, version)

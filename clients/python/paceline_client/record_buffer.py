@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from paceline.log.record_batch import parse_header
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
-from paceline_client.codec import FinishedBatch, Headers, new_encoder, record_bytes, record_count
+from paceline_client.codec import FinishedBatch, Headers, new_encoder, record_bytes
 from paceline_client.delivery_errors import with_doubt
 from paceline_client.errors import sendable
 from paceline_client.partition_queue import PartitionQueue
@@ -171,7 +172,7 @@ class RecordBuffer:
         if queue.open is not None:
             self._seal(queue.open)
         batch = ProducerBatch(queue.topic_partition, FinishedBatch(data), now_ms)
-        batch.count, batch.charged_bytes, batch.sealed = record_count(data), len(data), True
+        batch.count, batch.charged_bytes, batch.sealed = parse_header(data).record_count, len(data), True
         self.buffered_bytes += len(data)
         self._enqueue(queue, batch)
         return batch

@@ -174,7 +174,8 @@ class Sender:
         with self._lock:
             if self._stopped:
                 return False
-            self._take_answers()
+            while self._answers:
+                self._answers.popleft()()
             now_ms = monotonic_ms()
             self._accumulator.expire(now_ms)
             requests, wait_ms = self._collect(now_ms)
@@ -193,10 +194,6 @@ class Sender:
             self._send(sent)
         self._report(ended)
         return True
-
-    def _take_answers(self) -> None:
-        while self._answers:
-            self._answers.popleft()()
 
     def _report(self, ended: list[ProducerBatch]) -> None:
         """Run the callbacks of resolved batches, without the lock."""
@@ -299,7 +296,8 @@ class Sender:
                 LOG.exception("processing a produce response failed")
                 self._post(partial(self._broken, failure))
         elif not isinstance(outcome, grpc.RpcError):
-            self._post(partial(self._not_answered, sent, outcome))
+            # The stream ended without a response: deadline, close, or failure.
+            self._post(partial(self._failed, sent, named_error(sent.broker, outcome), answered=False))
         elif outcome.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._streams.are_unknown(sent.address)
             unary()
@@ -361,10 +359,6 @@ class Sender:
         """Fail the producer after an internal error."""
         raise failure
 
-    def _not_answered(self, sent: SentRequest, failure: Exception) -> None:
-        """Handle a stream that ended without a response: deadline, close, or failure."""
-        self._failed(sent, named_error(sent.broker, failure), answered=False)
-
     def _failed_locally(self, sent: SentRequest, failure: BaseException, answered: bool) -> None:
         """Handle a request that failed locally; ``answered`` means that it was definitely not sent."""
         error = UnknownServerError(f"{sent.broker}: the request could not be made: {failure!r}")
@@ -410,9 +404,7 @@ class Sender:
         again = self._accumulator.fail(batch, error, now_ms, leader=sent.leader_of(batch.topic_partition))
         if batch.was_oldest and self._accumulator.queue(batch.topic_partition).gap is Gap.LOST:
             LOG.warning("leader lost acknowledged records: partition=%s error=%s", batch.topic_partition, error)
-        moved = result.error.HasField("current_leader") and self._metadata.apply_hint(
-            batch.topic_partition, result.error.current_leader
-        )
+        moved = self._metadata.apply_hint(batch.topic_partition, result.error)
         if moved and again:
             needs_metadata = self._accumulator.retry_at_new_leaders(self._leader, now_ms)
         else:

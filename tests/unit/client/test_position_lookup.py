@@ -53,7 +53,7 @@ def test_an_end_that_was_looked_up_in_a_deleted_topic_is_looked_up_again(monkeyp
     assignment, answered = Assignment(), list[Any]()
     assignment.assign([ONE], OffsetReset.LATEST)
     state = assignment.state(ONE)
-    config: Any = SimpleNamespace(auto_offset_reset=OffsetReset.EARLIEST, read_replica_max_age_ms=0)
+    config: Any = SimpleNamespace(auto_offset_reset=OffsetReset.EARLIEST)
     answers = PartitionResults(config, metadata, errors)
     channels: Any = SimpleNamespace(get=lambda _address: None)
     lookup = PositionLookup(assignment, metadata, channels, errors, answered.append, lambda: None)
