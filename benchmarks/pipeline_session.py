@@ -19,6 +19,8 @@ from typing import Any
 FEWEST_BATCHES = 3
 SLOW_BATCHES_S = 150.0
 """Longest wait for micro-batches if a batch takes longer than the writing of the records."""
+FOREACH_BATCH_ROWS = 500_000
+"""The rows of a micro-batch are collected on the driver, whose heap is small."""
 COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
@@ -69,7 +71,7 @@ def _source(reader: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return rows per second of warm rounds: to the noop sink, with Spark's Parquet writer, and with the ingest job."""
+    """Return rows per second of warm rounds: to the noop sink, with Spark's Parquet writer, and into a Delta table."""
     frame = _source(spark.read, arguments).option("subscribe", arguments.topic).load()
     rows = frame.count()
     columns = frame.selectExpr(*COLUMNS)
@@ -85,20 +87,44 @@ def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_noop": rows / _median_s(noop, arguments.rounds),
         "parquet": rows / _median_s(parquet, arguments.rounds),
     }
-    if arguments.side == "paceline":
-        from paceline.pipeline.jobs.ingest import job
-        from paceline.pipeline.jobs.ingest.config import IngestConfig
+    copy = _ingest if arguments.side == "paceline" else _foreach_batch
 
-        def ingest(number: int) -> None:
-            table = arguments.output / f"ingest-{number}"
-            servers = tuple(arguments.bootstrap.split(","))
-            config = IngestConfig(servers, (arguments.topic,), str(table), include_headers=False, compression="snappy")
-            job.run(spark, config)
-            shutil.rmtree(table)
+    def delta(number: int) -> None:
+        copy(spark, arguments, str(arguments.output / f"delta-{number}"))
 
-        found["ingest_parquet"] = rows / _median_s(ingest, arguments.rounds)
+    found["delta"] = rows / _median_s(delta, arguments.rounds)
     shutil.rmtree(arguments.output, ignore_errors=True)
     return found
+
+
+def _ingest(spark: Any, arguments: argparse.Namespace, table: str) -> None:
+    from paceline.pipeline.jobs.ingest import job
+    from paceline.pipeline.jobs.ingest.config import IngestConfig
+
+    servers = tuple(arguments.bootstrap.split(","))
+    job.run(spark, IngestConfig(servers, (arguments.topic,), table, include_headers=False, compression="snappy"))
+
+
+def _foreach_batch(spark: Any, arguments: argparse.Namespace, table: str) -> None:
+    """Copy the topic with a streaming query whose foreachBatch writes with delta-rs, which needs no jar of Delta."""
+    from deltalake import CommitProperties, Transaction, write_deltalake
+
+    def append(frame: Any, batch: int) -> None:
+        properties = CommitProperties(app_transactions=[Transaction("benchmark", batch)])
+        write_deltalake(table, frame.toArrow(), mode="append", commit_properties=properties)
+
+    frame = _source(spark.readStream, arguments).option("subscribe", arguments.topic)
+    query = (
+        frame.option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(FOREACH_BATCH_ROWS))
+        .load()
+        .selectExpr(*COLUMNS)
+        .writeStream.foreachBatch(append)
+        .option("checkpointLocation", f"{table}-checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def _median_s(action: Any, rounds: int) -> float:

@@ -14,7 +14,7 @@ from benchmarks.kafka import ROOT, KafkaNotAvailableError
 
 FOLDER = ROOT / "build" / "spark-kafka"
 POM = ROOT / "benchmarks" / "spark-kafka" / "pom.xml"
-REQUIREMENTS = ("pyspark==4.2.0", "pyarrow>=15,<27", "pandas>=2.2,<3", "numpy>=1.26,<3")
+REQUIREMENTS = ("pyspark==4.2.0", "pyarrow>=15,<27", "pandas>=2.2,<3", "numpy>=1.26,<3", "deltalake>=1.2,<2")
 _TIMEOUT_S = 900.0
 _WANTED = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
 """Jars to download; Spark contains the other dependencies."""
@@ -28,14 +28,14 @@ def fetch_environment() -> tuple[Path, list[Path]]:
     """
     python = FOLDER / "venv" / "bin" / "python"
     ready = FOLDER / ".ready"
-    if not ready.exists():
+    if not ready.exists() or ready.read_text() != "\n".join(REQUIREMENTS):
         if shutil.which("mvn") is None:
             raise KafkaNotAvailableError("no build/spark-kafka and no mvn to fetch it")
         FOLDER.mkdir(parents=True, exist_ok=True)
         _run("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={FOLDER / 'jars'}")
         _run(sys.executable, "-m", "venv", str(FOLDER / "venv"))
         _run(str(python), "-m", "pip", "install", "-q", *REQUIREMENTS)
-        ready.touch()
+        ready.write_text("\n".join(REQUIREMENTS))
     jars = [jar for jar in sorted((FOLDER / "jars").glob("*.jar")) if jar.name.startswith(_WANTED)]
     return python, jars
 

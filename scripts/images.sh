@@ -92,7 +92,7 @@ fill_wheelhouse() {
 
 # The packages of the extra `pipeline` that the services' image lacks; requirements.lock has their versions. PySpark is
 # published only as source, so its wheel is built here.
-pipeline_packages="numpy pandas py4j pyarrow python-dateutil pytz tzdata zstandard"
+pipeline_packages="arro3-core deltalake deprecated numpy pandas py4j pyarrow python-dateutil pytz tzdata wrapt zstandard"
 fill_pipeline_wheelhouse() {
   local context=build/image-pipeline stamp=build/image-pipeline.stamp now
   now="$(docker version --format '{{.Server.Arch}}') $(sha256sum <requirements.lock)"

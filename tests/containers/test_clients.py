@@ -122,8 +122,8 @@ def _leader(client: StubClient, topic: str) -> int:
 
 _COUNT = """
 import json, sys
-from paceline.pipeline.jobs.lake.parquet_table import read_table
-table = read_table(sys.argv[1]).to_table(columns=["partition", "offset", "value"])
+import deltalake
+table = deltalake.DeltaTable(sys.argv[1]).to_pyarrow_table(columns=["partition", "offset", "value"])
 found = {}
 for partition, offset, value in zip(*(table[name].to_pylist() for name in ("partition", "offset", "value"))):
     found.setdefault(partition, []).append([offset, value.decode()])
@@ -143,7 +143,7 @@ def test_a_spark_job_copies_every_record_once_when_the_leaders_container_is_kill
             await_progress(load, 200)
             ingest = ["paceline", "pipeline", "ingest", "--master", "spark://spark-master:7077", topic, "--to", table]
             with _driver(cluster, *ingest, "--continuous", "--interval", "1") as job:
-                _while_running(job, lambda: _commits(cluster, table) >= 1, "the job has committed")
+                _while_running(job, lambda: _commits(cluster, table) >= 2, "the job has committed")
                 old = leader_of(client, topic, 0)
                 cluster.kill(BROKERS[old])
                 await_other_leader(client, topic, old)
@@ -210,8 +210,8 @@ def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen
 
 
 def _commits(cluster: ComposeCluster, table: str) -> int:
-    """Return the number of manifests of the table, 0 before the driver's container runs."""
-    look = f"ls {table}/_paceline 2>/dev/null | grep -c json"
+    """Return the number of versions of the table, 0 before the driver's container runs."""
+    look = f"ls {table}/_delta_log 2>/dev/null | grep -c json"
     command = ["docker", "exec", f"{cluster.project}-driver", "sh", "-c", look]
     found = subprocess.run(command, capture_output=True, text=True, timeout=180.0)
     return int(found.stdout) if found.returncode == 0 else 0

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.ingest import job
 from paceline.pipeline.jobs.ingest.config import IngestConfig
-from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.inline_spark import InlineSpark
 
@@ -51,11 +51,10 @@ class Killer:
             self._down = None
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_leaders_and_controllers_that_die_between_steps_cost_no_record_and_no_order(
-    cluster: LocalCluster, tmp_path: Path, table_format: str
+    cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    topic = f"killed-{table_format}"
+    topic = "killed"
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, partitions=PARTITIONS, replication_factor=3)])
         with Producer(cluster.bootstrap) as producer:
@@ -68,7 +67,7 @@ def test_leaders_and_controllers_that_die_between_steps_cost_no_record_and_no_or
     first, second = cluster.broker(leaders[0]), cluster.broker(next(b for b in leaders if b != leaders[0]))
     killer = Killer(cluster, [first, cluster.controller(0), second, cluster.controller(1)])
     config = IngestConfig(
-        tuple(cluster.bootstrap.split(",")), (topic,), str(tmp_path / "table"), table_format, max_batch_bytes=200_000
+        tuple(cluster.bootstrap.split(",")), (topic,), str(tmp_path / "table"), max_batch_bytes=50_000
     )
     try:
         result = job.run(InlineSpark(), config, killer)
@@ -76,12 +75,7 @@ def test_leaders_and_controllers_that_die_between_steps_cost_no_record_and_no_or
         killer.restore()
     assert len(killer.killed) >= 3, killer.killed
     assert result.summary["rows"] == RECORDS
-    if table_format == "delta":
-        import deltalake
-
-        table = deltalake.DeltaTable(config.table).to_pyarrow_table()
-    else:
-        table = read_table(config.table).to_table()
+    table = deltalake.DeltaTable(config.table).to_pyarrow_table()
     rows = sorted(
         zip(
             table.column("partition").to_pylist(),

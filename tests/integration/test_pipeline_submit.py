@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyspark
 import pytest
 
 import paceline.cli.__main__ as command_line
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.pipeline.cluster import close_channels
-from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.waiting import eventually
 
@@ -171,7 +171,7 @@ def check(job: str, ended: "subprocess.CompletedProcess[str]", folder: Path) -> 
     summary: dict[str, Any] = json.loads(ended.stdout)
     if job == "ingest":
         assert summary["rows"] == RECORDS
-        assert read_table(folder / "table").to_table().num_rows == RECORDS
+        assert deltalake.DeltaTable(folder / "table").to_pyarrow_table().num_rows == RECORDS
     if job == "verify":
         assert summary["records"] == RECORDS and summary["findings"] == []
     if job == "analyse":

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
@@ -12,7 +13,6 @@ from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job as analyse
 from paceline.pipeline.jobs.ingest import job as ingest
 from paceline.pipeline.jobs.ingest.config import IngestConfig
-from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline.pipeline.jobs.plan import job as plan
 from paceline.pipeline.jobs.verify import job as verify
 from paceline_client import Admin, NewTopic, Producer
@@ -81,7 +81,7 @@ def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None,
     if job == "ingest":
         table = folder / "table"
         assert ingest.run(spark, IngestConfig(servers, ("rides",), str(table), tls=tls)).summary["rows"] == 1_000
-        assert read_table(table).to_table().num_rows == 1_000
+        assert deltalake.DeltaTable(table).to_pyarrow_table().num_rows == 1_000
     elif job == "verify":
 
         def equal() -> bool:

@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="of the outage (300)")
     parser.add_argument("--minutes", type=int, default=10, help="of groups (10)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows of steps (1,000,000)")
-    parser.add_argument("--only", choices=sorted(STEPS), help="one half of steps")
+    parser.add_argument("--only", choices=sorted(STEPS), help="one part of steps")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--directory", type=Path, default=Path("build/soak"))
     asked = parser.parse_args()

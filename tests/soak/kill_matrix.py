@@ -1,14 +1,17 @@
-"""Kill driver, executor, leader and controller between every two steps of the ingest and of the exactly-once sink.
+"""Kill driver, executor, leader and controller between every two steps of both ingests and of the exactly-once sink.
 
 ``make soak SCENARIO=steps`` copies a million rows with each; the same faults on few rows are in
 tests/integration/test_pipeline_ingest.py, test_pipeline_ingest_cluster.py and test_spark_write.py. Rows are numbered by
 partition, so that the end shows a row that is missing, twice, or out of order. A killed driver is started again; a
 killed broker or controller is started again before the next one is killed.
 
-Steps of the ingest: planned, task (its files are written), written, dead-letters-committed, committed. Steps of the
-sink: staged (a task's rows), list, decide, read, scan (only in a repeated micro-batch), append, done.
+Steps of the ingest into Delta: planned, task (its files are written), written, dead-letters-committed, committed. Steps
+of the ingest into Parquet, a query of Spark: latest and partitions (planning), read, rows (the task's rows are read),
+committed. Steps of the sink: staged (a task's rows), list, decide, read, scan (only in a repeated micro-batch), append,
+done.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -17,16 +20,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote
+
+import deltalake
+import pyarrow.dataset
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node, remove
 from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.jobs.lake.parquet_table import read_table
+from paceline.pipeline.jobs.ingest.rows import MAX_TIMESTAMP_MS
 from paceline_client import Admin, Consumer, NewTopic, Producer
 from tests.support.killable_driver import PORT
 
@@ -35,6 +41,7 @@ PARTITIONS = 6
 VICTIMS = ("driver", "executor", "leader", "controller")
 STEPS = {
     "ingest": ("planned", "task", "written", "dead-letters-committed", "committed"),
+    "parquet": ("latest", "partitions", "read", "rows", "committed"),
     "copy": ("staged", "list", "decide", "read", "scan", "append", "done"),
 }
 MAX_FAILURES = 5
@@ -190,11 +197,11 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
     per_partition = records // PARTITIONS
     with Producer(cluster.bootstrap) as producer:
         for partition in range(PARTITIONS):
-            producer.send_many(source, ((None, value_of(what, n)) for n in range(per_partition)), partition=partition)
+            _send_rows(producer, what, source, partition, per_partition)
         producer.flush(300)
     plan = [(step, victim) for victim in VICTIMS for step in STEPS[what]]
     processes = Processes(cluster, target if what == "copy" else source)
-    place = f"{target}@{directory / 'checkpoint'}" if what == "copy" else str(directory / "table")
+    place = f"{target}@{directory / 'checkpoint'}" if what == "copy" else str(directory / what)
     command = [sys.executable, "-m", "tests.support.killable_driver", what, cluster.bootstrap, source, place]
     with _serving(Matrix(processes, plan)) as matrix:
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -224,7 +231,8 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
         left = [each for each in matrix.left if each[0] != "scan"]
         problems = [f"{what}: not reached: {left}"] if left else []
         print(f"{what}: {len(matrix.kills)} kills, {failures} other ends of the driver", flush=True)
-    found = table_rows(directory / "table") if what == "ingest" else _topic_rows(cluster, target)
+    read: dict[str, Callable[[Path], dict[int, list[bytes]]]] = {"ingest": delta_rows, "parquet": parquet_rows}
+    found = read[what](directory / what) if what in read else _topic_rows(cluster, target)
     return problems + compare(what, found, per_partition)
 
 
@@ -247,18 +255,42 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def value_of(what: str, number: int) -> bytes:
-    """Return the value of a row; in an ingest, one in a hundred is not text and becomes a dead letter."""
-    return b"\xff%d" % number if what == "ingest" and number % 100 == 7 else b"%d" % number
+def _send_rows(producer: Producer, what: str, topic: str, partition: int, count: int) -> None:
+    """Send the rows of a partition; in an ingest into Delta, the time of one in a hundred makes it a dead letter."""
+    bad = [number for number in range(count) if what == "ingest" and number % 100 == 7]
+    first = 0
+    for number in [*bad, count]:
+        producer.send_many(topic, ((None, value_of(n)) for n in range(first, number)), partition=partition)
+        if number < count:
+            producer.send(topic, value_of(number), partition=partition, timestamp_ms=MAX_TIMESTAMP_MS + 1)
+        first = number + 1
 
 
-def table_rows(table: Path) -> dict[int, list[bytes]]:
+def value_of(number: int) -> bytes:
+    """Return the value of a row."""
+    return b"%d" % number
+
+
+def delta_rows(table: Path) -> dict[int, list[bytes]]:
     """Return the values of the table and its dead letters by partition, in the order of their offsets."""
+    return _in_order(deltalake.DeltaTable(path).to_pyarrow_dataset() for path in (table, f"{table}_dead_letters"))
+
+
+def parquet_rows(table: Path) -> dict[int, list[bytes]]:
+    """Return the values in the files of the log of Spark's file sink."""
+    log = {int(path.name.split(".")[0]): path for path in (table / "_spark_metadata").glob("[0-9]*")}
+    compacted = max((number for number, path in log.items() if path.suffix == ".compact"), default=0)
+    lines = [line for number, path in log.items() if number >= compacted for line in path.read_text().splitlines()[1:]]
+    files = sorted({unquote(json.loads(line)["path"]).removeprefix("file://") for line in lines})
+    folders = {"partitioning": "hive", "partition_base_dir": str(table)}
+    return _in_order([pyarrow.dataset.dataset(files, format="parquet", **folders)])
+
+
+def _in_order(tables: Iterable[pyarrow.dataset.Dataset]) -> dict[int, list[bytes]]:
     rows: list[tuple[int, int, bytes]] = []
-    for path, values in ((table, "text"), (Path(f"{table}_dead_letters"), "value")):
-        found = read_table(path).to_table(columns=["partition", "offset", values])
-        columns: list[list[Any]] = [found.column(name).to_pylist() for name in found.column_names]
-        rows += [(p, n, v.encode() if isinstance(v, str) else v) for p, n, v in zip(*columns, strict=True)]
+    for table in tables:
+        found = table.to_table(columns=["partition", "offset", "value"])
+        rows += zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True)
     ordered: dict[int, list[bytes]] = {}
     for partition, _, value in sorted(rows):
         ordered.setdefault(partition, []).append(value)
@@ -282,7 +314,7 @@ def _topic_rows(cluster: LocalCluster, topic: str) -> dict[int, list[bytes]]:
 
 def compare(what: str, found: dict[int, list[bytes]], per_partition: int) -> list[str]:
     """Return how the rows differ from all rows of every partition, once and in order."""
-    expected = [value_of(what, number) for number in range(per_partition)]
+    expected = [value_of(number) for number in range(per_partition)]
     problems = []
     for partition in range(PARTITIONS):
         rows = found.get(partition, [])
@@ -295,7 +327,7 @@ def compare(what: str, found: dict[int, list[bytes]], per_partition: int) -> lis
 
 
 def kill_matrix(directory: Path, records: int, only: str | None) -> list[str]:
-    """Run both halves of the matrix, or only one, and return what is wrong with the rows."""
+    """Run all parts of the matrix, or only one, and return what is wrong with the rows."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     directory = directory.resolve()
     shutil.rmtree(directory, ignore_errors=True)

@@ -26,9 +26,9 @@ class KilledAfter:
 
 
 def main() -> None:
-    """Ingest a topic of text values."""
+    """Ingest a topic."""
     bootstrap, topic, table, table_format, step = sys.argv[1:]
-    config = IngestConfig((bootstrap,), (topic,), table, table_format, "text", orphan_age_s=0)
+    config = IngestConfig((bootstrap,), (topic,), table, table_format)
     settings = {"spark.driver.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
     with open_session("ingest-test", "local[2]", settings=settings) as spark:
         print(dict(job.run(spark, config, KilledAfter(step)).summary))

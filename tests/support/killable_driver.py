@@ -1,8 +1,9 @@
 """The Spark driver of the kill matrix: an ingest or a streaming copy that waits for permission before each step.
 
-``python -m tests.support.killable_driver ingest|copy BOOTSTRAP SOURCE TARGET RECORDS``, where TARGET is a table's
-directory, or TOPIC@CHECKPOINT. The driver, its commits and its tasks send ``STEP PID`` to the port of 127.0.0.1 in
-PACELINE_STEPS_PORT and wait for the answer. `tests.soak.kill_matrix` answers after it has killed a process, or at once.
+``python -m tests.support.killable_driver ingest|parquet|copy BOOTSTRAP SOURCE TARGET RECORDS``, where TARGET is the
+directory of a table, or TOPIC@CHECKPOINT. The driver, its commits and its tasks send ``STEP PID`` to the port of
+127.0.0.1 in PACELINE_STEPS_PORT and wait for the answer. `tests.soak.kill_matrix` answers after it has killed a
+process, or at once.
 """
 
 import os
@@ -11,7 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from paceline.pipeline.data_source import PacelineDataSource
@@ -22,6 +24,8 @@ from paceline.pipeline.jobs.sessions import open_session
 from paceline.pipeline.sink.columns import check_columns
 from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.writer import PacelineStreamWriter, publish
+from paceline.pipeline.source.options import parse_stream_options
+from paceline.pipeline.source.stream_reader import PacelineStreamReader
 
 MASTER = "local-cluster[2,1,640]"
 """Executors are separate processes, so that a single executor can be killed."""
@@ -67,6 +71,26 @@ class AskingWriter(PacelineStreamWriter):
         publish(self._options, messages, batchId, ask)
 
 
+class AskingReader(PacelineStreamReader):
+    """A streaming reader that waits for permission before it plans, and before and after a task's rows."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        ask("latest")
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        ask("partitions")
+        return super().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        ask("read")
+        yield from super().read(partition)
+        ask("rows")
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        ask("committed")
+
+
 class AskingSource(PacelineDataSource):
     """The data source with `AskingWriter`."""
 
@@ -79,13 +103,21 @@ class AskingSource(PacelineDataSource):
         return AskingWriter(options, check_columns(schema, options))
 
 
-def ingest(spark: Any, bootstrap: str, source: str, table: str, records: int) -> None:
-    """Copy the topic into a Parquet table in `BATCHES` batches."""
+class AskingReadSource(PacelineDataSource):
+    """The data source with `AskingReader`, under its own name."""
+
+    def streamReader(self, schema: StructType) -> PacelineStreamReader:  # noqa: N802
+        return AskingReader(parse_stream_options(self.options))
+
+
+def ingest(spark: Any, table_format: str, bootstrap: str, source: str, table: str, records: int) -> None:
+    """Copy the topic into a Delta table, or into Parquet files, in `BATCHES` batches."""
+    if table_format == "parquet":
+        spark.dataSource.register(AskingReadSource)
     vars(job)["IngestTasks"] = AskingTasks
     stored_bytes = records * 20
-    config = IngestConfig(
-        tuple(bootstrap.split(",")), (source,), table, "parquet", "text", max_batch_bytes=stored_bytes // BATCHES
-    )
+    servers = tuple(bootstrap.split(","))
+    config = IngestConfig(servers, (source,), table, table_format, max_batch_bytes=stored_bytes // BATCHES)
     print(dict(job.run(spark, config, AskingListener()).summary), flush=True)
 
 
@@ -125,8 +157,8 @@ def main() -> None:
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     with open_session(f"kill-matrix-{what}", MASTER, settings=settings) as spark:
-        if what == "ingest":
-            ingest(spark, bootstrap, source, target, int(records))
+        if what != "copy":
+            ingest(spark, "delta" if what == "ingest" else what, bootstrap, source, target, int(records))
         else:
             copy(spark, bootstrap, source, target.split("@")[0], target.split("@")[1], int(records))
 

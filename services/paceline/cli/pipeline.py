@@ -126,6 +126,12 @@ def stopping() -> Iterator[threading.Event]:
 
 def finish(result: "JobResult", output: str, err: bool = False) -> None:
     """Print the summary, on stderr when stdout has the result, and exit with the job's exit code."""
+    show(result, output, err)
+    sys.exit(int(result.exit_code))
+
+
+def show(result: "JobResult", output: str, err: bool = False) -> None:
+    """Print the summary."""
     if output == "table":
         for name, value in result.summary.items():
             if name == "details":
@@ -135,7 +141,6 @@ def finish(result: "JobResult", output: str, err: bool = False) -> None:
             click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
     else:
         click.echo(json.dumps(dict(result.summary), indent=2 if output == "json" else None), err=err)
-    sys.exit(int(result.exit_code))
 
 
 @pipeline.command()
@@ -154,39 +159,40 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
 @pipeline.command()
 @click.argument("topics", nargs=-1, required=True)
 @bootstrap_option
-@click.option("--to", "table", required=True, type=click.Path(file_okay=False), help="directory of the table")
-@click.option("--format", "table_format", type=click.Choice(["parquet", "delta"]), default="parquet", help="its kind")
 @click.option(
-    "--values",
-    "value_format",
-    type=click.Choice(["raw", "text", "json", "protobuf"]),
-    default="raw",
-    help="value format",
+    "--to",
+    "table",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="directory of the table; for Parquet any path that Spark can write",
 )
-@click.option("--columns", default="", help='for JSON values: "id:long, name:string?"; ? marks optional fields')
+@click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", help="its kind")
 @click.option(
-    "--descriptors", type=click.Path(exists=True, dir_okay=False), help="for protobuf values: a descriptor set"
+    "--dead-letters",
+    default="",
+    show_default=False,
+    help="Delta: directory of the dead letters [default: TABLE_dead_letters]",
 )
-@click.option("--message", default="", help="for protobuf values: full name of the message")
-@click.option("--allow-unknown-fields", is_flag=True, help="accept protobuf fields that are not in the schema")
-@click.option("--dead-letters", default="", help="directory of the dead-letter table [default: TABLE_dead_letters]")
-@click.option("--from-latest", "start_at_latest", is_flag=True, help="start new partitions at their end")
+@click.option("--partition-by", default="topic,date", help="Parquet: columns that become folders")
+@click.option(
+    "--checkpoint", default="", show_default=False, help="Parquet: Spark's checkpoint [default: TABLE/_checkpoint]"
+)
+@click.option("--from-latest", "start_at_latest", is_flag=True, help="start topics that the table lacks at their end")
 @click.option("--allow-data-loss", is_flag=True, help="skip records that were deleted before they were copied")
 @click.option("--once/--continuous", "once", default=True, help="copy the present records, or run until stopped")
 @click.option("--interval", "interval_s", type=SECONDS, default=10.0, help="seconds between continuous batches")
 @click.option("--batch-bytes", "max_batch_bytes", type=int, default=1 << 30, help="approximate bytes per commit")
-@click.option("--file-bytes", "target_file_bytes", type=int, default=256 << 20, help="target size of a file")
+@click.option("--file-bytes", "target_file_bytes", type=int, default=256 << 20, help="Delta: size of a file")
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "lz4", "none"]), default="zstd", help="codec of the files"
 )
 @click.option("--tasks", "max_tasks", type=int, default=0, help="tasks per batch; 0: the number of cores")
 @spark_options
-def ingest(
-    bootstrap: str, topics: tuple[str, ...], descriptors: str | None, once: bool, output: str, **options: Any
-) -> None:
-    """Copy TOPICS into a Parquet or Delta table, every record exactly once.
+def ingest(bootstrap: str, topics: tuple[str, ...], partition_by: str, once: bool, output: str, **options: Any) -> None:
+    """Copy TOPICS into a Delta table or into Parquet files, every record exactly once.
 
-    Run it again to continue: the table stores its offsets. Values that cannot be parsed go to the dead-letter table.
+    Run it again to continue: a Delta table stores its offsets, Parquet has a checkpoint. Records that cannot be decoded
+    go to the dead-letter table of a Delta table.
     """
     with reported(output):
         from paceline.pipeline.jobs.ingest import job
@@ -196,7 +202,7 @@ def ingest(
         config = IngestConfig(
             bootstrap_servers=tuple(bootstrap.split(",")),
             topics=topics,
-            descriptor_set=Path(descriptors).read_bytes() if descriptors else b"",
+            partition_by=tuple(name.strip() for name in partition_by.split(",") if name.strip()),
             continuous=not once,
             **options,
         )
@@ -204,6 +210,38 @@ def ingest(
         with spark_session("ingest", spark, output) as session, ConsoleListener(output) as listener, stopping() as stop:
             result = job.run(session, config, listener, stop)
         finish(result, output)
+
+
+@pipeline.command()
+@click.argument("tables", nargs=-1, required=True, type=click.Path(file_okay=False, path_type=Path))
+@output_option
+def migrate(tables: tuple[Path, ...], output: str) -> None:
+    """Make a Delta table of the Parquet table of an earlier version in each directory.
+
+    Copies no file. Stop the ingest of the earlier version first.
+    """
+    with reported(output):
+        from paceline.pipeline.jobs.ingest.maintenance import migrate as job
+
+        results = [job(table.absolute()) for table in tables]
+        for result in results[:-1]:
+            show(result, output)
+        finish(results[-1], output)
+
+
+@pipeline.command()
+@click.argument("table", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--keep-hours", type=float, default=168.0, help="keep files of versions and batches younger than this")
+@output_option
+def compact(table: Path, keep_hours: float, output: str) -> None:
+    """Merge small files of a Delta table and delete files that are in no version.
+
+    An ingest may run meanwhile and continues: the progress is kept.
+    """
+    with reported(output):
+        from paceline.pipeline.jobs.ingest.maintenance import compact as job
+
+        finish(job(table.absolute(), keep_hours), output)
 
 
 @pipeline.command()

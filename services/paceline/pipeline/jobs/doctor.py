@@ -10,7 +10,6 @@ import pyarrow as pa
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
 
 MODULES: Final = ("paceline", "pyspark_paceline", "grpc", "numpy", "pyarrow", "google_crc32c", "cramjam", "aiokafka")
-OPTIONAL_MODULES: Final = ("deltalake",)
 
 
 def run(spark: Any, config: Mapping[str, Any] | None = None, listener: JobListener | None = None) -> JobResult:

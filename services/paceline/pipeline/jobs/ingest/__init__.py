@@ -1,1 +1,1 @@
-"""Copy topics into Parquet or Delta tables, every record exactly once. Read `job.py` first."""
+"""Copy topics into Delta tables or Parquet files, every record exactly once. Read `job.py` first."""

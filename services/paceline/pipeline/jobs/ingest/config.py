@@ -7,54 +7,47 @@ from typing import Final
 from paceline.model.errors import InvalidConfigError, InvalidTopicError
 from paceline.model.identifiers import validate_topic_name
 from paceline.model.tls import TlsFiles
-from paceline.pipeline.jobs.lake.table import local_root
-from paceline.pipeline.jobs.values.columns import parse_columns
-from paceline.pipeline.jobs.values.json_values import JsonParser
-from paceline.pipeline.jobs.values.parser import ValueParser
-from paceline.pipeline.jobs.values.protobuf_values import ProtobufParser
-from paceline.pipeline.jobs.values.text_values import TextParser
+from paceline.pipeline.jobs.certificates import ssl_options
 
-TABLE_FORMATS: Final = ("parquet", "delta")
-VALUE_FORMATS: Final = ("raw", "text", "json", "protobuf")
+TABLE_FORMATS: Final = ("delta", "parquet")
 COMPRESSIONS: Final = ("snappy", "zstd", "lz4", "none")
+PARTITION_COLUMNS: Final = ("topic", "date")
 MIB: Final = 1024 * 1024
+MANIFESTS: Final = "_paceline"
+"""Folder of the manifests in Parquet tables of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestConfig:
-    """Source, target and format of an ingest. Picklable, because Spark sends it to the executors."""
+    """Source and target of an ingest. Picklable, because Spark sends it to the executors."""
 
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...]
     table: str
-    """Directory of the table, accessible to the driver and every worker."""
-    table_format: str = "parquet"
-    value_format: str = "raw"
-    columns: str = ""
-    """For JSON: ``"id:long, name:string?"``."""
-    descriptor_set: bytes = b""
-    """For protobuf: a FileDescriptorSet with imports."""
-    message: str = ""
-    """For protobuf: full name of the message."""
-    allow_unknown_fields: bool = False
+    """Directory of the table, accessible to the driver and every worker; for Parquet any path that Spark can write."""
+    table_format: str = "delta"
     dead_letters: str = ""
-    """Directory of the dead-letter table; empty: the table's directory with the suffix ``_dead_letters``."""
+    """Delta: directory of the dead-letter table; empty: the table's directory with the suffix ``_dead_letters``."""
+    partition_by: tuple[str, ...] = PARTITION_COLUMNS
+    """Parquet: the columns that become folders; a Delta table has the default."""
+    checkpoint: str = ""
+    """Parquet: Spark's checkpoint of the query; empty: ``_checkpoint`` in the table's directory."""
     start_at_latest: bool = False
-    """Read new partitions from their end instead of their start."""
+    """Start a topic that the table does not have yet at its end instead of its start."""
     allow_data_loss: bool = False
     """Skip records that were deleted before they were copied; otherwise the job fails."""
     continuous: bool = False
     interval_s: float = 10.0
     """Continuous mode: shortest time between the starts of two batches."""
     max_batch_bytes: int = 1024 * MIB
-    """Stored bytes of a batch, estimated from previous batches."""
+    """Stored bytes of a batch, estimated from the mean record size of each topic."""
     target_file_bytes: int = 256 * MIB
+    """Delta: a new file starts at this size."""
     fetch_max_bytes: int = 8 * MIB
     include_headers: bool = True
     compression: str = "zstd"
     max_tasks: int = 0
     """Tasks per batch; 0: the number of Spark's cores."""
-    orphan_age_s: float = 24 * 3600.0
     attempts: int = 5
     """Attempts per batch before a run without ``continuous`` fails; continuous runs retry until stopped."""
     tls: TlsFiles | None = None
@@ -65,12 +58,29 @@ class IngestConfig:
         """Directory of the dead-letter table."""
         return self.dead_letters or self.table.rstrip("/") + "_dead_letters"
 
+    def source_options(self, cores: int) -> dict[str, str]:
+        """Return the options of the data source for a streaming read; ``cores`` is the number of tasks by default."""
+        return {
+            "paceline.bootstrap.servers": ",".join(self.bootstrap_servers),
+            "subscribe": ",".join(self.topics),
+            "startingOffsets": "latest" if self.start_at_latest else "earliest",
+            "failOnDataLoss": str(not self.allow_data_loss).lower(),
+            "includeHeaders": str(self.include_headers).lower(),
+            "maxBytesPerTrigger": str(self.max_batch_bytes),
+            "maxTasks": str(self.max_tasks or cores),
+            "targetTaskBytes": str(self.fetch_max_bytes),
+            "paceline.fetch.max.bytes": str(self.fetch_max_bytes),
+            "groupIdPrefix": "paceline-ingest",
+            **ssl_options(self.tls),
+        }
+
 
 def check_config(config: IngestConfig) -> None:
     """Refuse invalid settings.
 
     Raises:
-        InvalidConfigError: a setting is unknown, out of range, or contradicts another setting; the message names it.
+        InvalidConfigError: a setting is unknown, out of range, or contradicts another setting or the content of the
+            table's directory; the message names it.
     """
     if not config.topics:
         raise InvalidConfigError("ingest needs at least one topic")
@@ -80,17 +90,22 @@ def check_config(config: IngestConfig) -> None:
         except InvalidTopicError as error:
             raise InvalidConfigError(str(error)) from error
     _one_of("table format", config.table_format, TABLE_FORMATS)
-    _one_of("value format", config.value_format, VALUE_FORMATS)
     _one_of("compression", config.compression, COMPRESSIONS)
     for name in ("max_batch_bytes", "target_file_bytes", "fetch_max_bytes", "attempts"):
         if getattr(config, name) < 1:
             raise InvalidConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
-    if config.interval_s < 0 or config.orphan_age_s < 0 or config.max_tasks < 0:
-        raise InvalidConfigError("interval, orphan age and number of tasks cannot be negative")
-    table, dead = local_root(config.table), local_root(config.dead_letter_table)
-    if _inside(table, dead) or _inside(dead, table):
-        raise InvalidConfigError(f"the table {table} and the dead letters {dead} need separate directories")
-    make_parser(config)
+    if config.interval_s < 0 or config.max_tasks < 0:
+        raise InvalidConfigError("interval and number of tasks cannot be negative")
+    if config.table_format == "parquet":
+        if config.dead_letters:
+            raise InvalidConfigError("dead letters are for Delta tables: Spark fails at a record that it cannot decode")
+    elif config.partition_by != PARTITION_COLUMNS or config.checkpoint:
+        raise InvalidConfigError("partition columns and a checkpoint are for Parquet; a Delta table has its own")
+    else:
+        table, dead = local_root(config.table), local_root(config.dead_letter_table)
+        if _inside(table, dead) or _inside(dead, table):
+            raise InvalidConfigError(f"the table {table} and the dead letters {dead} need separate directories")
+    _check_directory(config)
 
 
 def _one_of(what: str, given: str, known: tuple[str, ...]) -> None:
@@ -102,20 +117,33 @@ def _inside(inner: Path, outer: Path) -> bool:
     return inner == outer or outer in inner.parents
 
 
-def make_parser(config: IngestConfig) -> ValueParser | None:
-    """Return the parser of the values, None for raw values.
+def _check_directory(config: IngestConfig) -> None:
+    """Refuse a directory that has a table of another kind."""
+    if not is_local(config.table):
+        return
+    roots = [local_root(path) for path in (config.table, config.dead_letter_table)]
+    old = [str(root) for root in roots if (root / MANIFESTS).is_dir()]
+    if old:
+        raise InvalidConfigError(
+            f"{old[0]} is a Parquet table of an earlier version, which is no longer written. This command makes it a "
+            f"Delta table, which ingest continues: paceline pipeline migrate {' '.join(old)}"
+        )
+    kind, marker = ("Delta", "_delta_log") if config.table_format == "parquet" else ("Parquet", "_spark_metadata")
+    if (roots[0] / marker).is_dir():
+        raise InvalidConfigError(f"{roots[0]} has a {kind} table; use --format {kind.lower()} or another directory")
+
+
+def is_local(path: str) -> bool:
+    """Return whether the path is a directory of this machine and not a URL of another file system."""
+    return "://" not in path.removeprefix("file://")
+
+
+def local_root(path: str) -> Path:
+    """Return the directory of a table.
 
     Raises:
-        InvalidConfigError: columns or descriptors are missing or wrong.
+        InvalidConfigError: the path is a URL with a scheme other than ``file``.
     """
-    if config.value_format == "json":
-        if not config.columns:
-            raise InvalidConfigError('JSON values need columns, for example "id:long, name:string?"')
-        return JsonParser(parse_columns(config.columns))
-    if config.columns:
-        raise InvalidConfigError(f"columns are for JSON values, not for {config.value_format}")
-    if config.value_format == "protobuf":
-        if not config.descriptor_set or not config.message:
-            raise InvalidConfigError("protobuf values need a descriptor set and the name of the message")
-        return ProtobufParser(config.descriptor_set, config.message, config.allow_unknown_fields)
-    return TextParser() if config.value_format == "text" else None
+    if not is_local(path):
+        raise InvalidConfigError(f"{path}: a Delta table is a directory that the driver and every worker can reach")
+    return Path(path.removeprefix("file://")).absolute()

@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
 from paceline.pipeline.decode.batch_index import BatchIndex
-from paceline.pipeline.decode.columns import HEADERS_TYPE
+from paceline.pipeline.decode.columns import HEADERS_TYPE, arrow_schema
 from paceline.pipeline.decode.records import decode_index
-from paceline.pipeline.jobs.lake.parquet_files import Partition, split_rows
-from paceline.pipeline.jobs.values.parser import BadRow, ValueParser, parse_values
+from paceline.pipeline.jobs.ingest.parquet_files import Partition, split_rows
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
@@ -21,7 +19,6 @@ MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
 
-TABLE_PARTITION: Final = ("topic", "date")
 DEAD_LETTER_PARTITION: Final = ("topic",)
 
 DEAD_LETTER_FIELDS: Final = pa.schema(
@@ -42,17 +39,10 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
 _UNDECODABLE = (CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError)
 
 
-def table_fields(parser: ValueParser | None, include_headers: bool) -> pa.Schema:
+def table_fields(include_headers: bool) -> pa.Schema:
     """Return the columns of the table's files."""
-    fields: list[tuple[str, pa.DataType]] = [("partition", pa.int32()), ("offset", pa.int64())]
-    fields += [("timestamp", pa.timestamp("us", tz="UTC")), ("timestampType", pa.int32()), ("key", pa.binary())]
-    if parser is None:
-        fields.append(("value", pa.binary()))
-    else:
-        fields.extend((column.name, column.arrow_type) for column in parser.columns)
-    if include_headers:
-        fields.append(("headers", HEADERS_TYPE))
-    return pa.schema(fields)
+    names = ["partition", "offset", "timestamp", "timestampType", "key", "value"]
+    return arrow_schema([*names, "headers"] if include_headers else names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +61,9 @@ class DeadLetters:
     batch: pa.RecordBatch
 
 
-def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bool) -> Iterator[Rows | DeadLetters]:
+def make_rows(index: BatchIndex, include_headers: bool) -> Iterator[Rows | DeadLetters]:
     """Yield the rows and dead letters of a response; each requested record is either a row or in a dead letter."""
-    schema = table_fields(parser, include_headers)
+    schema = table_fields(include_headers)
     columns = ["topic", "partition", "offset", "timestampMs", "timestampType", "key", "value"]
     if include_headers:
         columns.append("headers")
@@ -82,7 +72,7 @@ def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bo
             yield decoded
             continue
         for topic, batch in _by_topic(decoded):
-            yield from _split_topic_rows(topic, batch, parser, schema)
+            yield from _split_topic_rows(topic, batch, schema)
 
 
 def _decode(index: BatchIndex, columns: Sequence[str]) -> Iterator[pa.RecordBatch | DeadLetters]:
@@ -136,51 +126,31 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield encoded.dictionary[int(number)].as_py(), batch if rows is None else batch.take(pa.array(rows))
 
 
-def _split_topic_rows(
-    topic: str, batch: pa.RecordBatch, parser: ValueParser | None, schema: pa.Schema
-) -> Iterator[Rows | DeadLetters]:
+def _split_topic_rows(topic: str, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[Rows | DeadLetters]:
     times = batch.column("timestampMs").to_numpy()
-    outside = np.flatnonzero((times < MIN_TIMESTAMP_MS) | (times > MAX_TIMESTAMP_MS))
-    bad = [BadRow(int(row), "timestamp-out-of-range", f"timestamp {times[row]} ms") for row in outside]
-    if bad:
-        yield DeadLetters(topic, _dead_rows(batch, bad))
-        batch = _without(batch, bad)
-    arrays = {name: batch.column(name) for name in batch.schema.names}
-    if parser is not None:
-        parsed = parse_values(parser, arrays["value"])
-        if parsed.bad:
-            yield DeadLetters(topic, _dead_rows(batch, parsed.bad))
-            batch = _without(batch, parsed.bad)
-            arrays = {name: batch.column(name) for name in batch.schema.names}
-        arrays.update(parsed.arrays)
+    is_bad = (times < MIN_TIMESTAMP_MS) | (times > MAX_TIMESTAMP_MS)
+    if is_bad.any():
+        yield DeadLetters(topic, _dead_rows(batch.filter(pa.array(is_bad))))
+        batch, times = batch.filter(pa.array(~is_bad)), times[~is_bad]
     if not batch.num_rows:
         return
-    times = batch.column("timestampMs").to_numpy()
-    micros = times * 1000
-    arrays["timestamp"] = pa.Array.from_buffers(
-        pa.timestamp("us", tz="UTC"), batch.num_rows, [None, pa.py_buffer(micros)]
-    )
+    arrays = {name: batch.column(name) for name in batch.schema.names}
+    micros = pa.py_buffer(times * 1000)
+    arrays["timestamp"] = pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), batch.num_rows, [None, micros])
     rows = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
     for day, which in split_rows(times // DAY_MS):
         partition = (("topic", topic), ("date", (_EPOCH + timedelta(days=int(day))).isoformat()))
         yield Rows(partition, rows if which is None else rows.take(pa.array(which)))
 
 
-def _without(batch: pa.RecordBatch, bad: Sequence[BadRow]) -> pa.RecordBatch:
-    kept = np.ones(batch.num_rows, dtype=np.bool_)
-    kept[[each.row for each in bad]] = False
-    return batch.filter(pa.array(kept))
-
-
-def _dead_rows(batch: pa.RecordBatch, bad: Sequence[BadRow]) -> pa.RecordBatch:
-    chosen = batch.take(pa.array([each.row for each in bad]))
-    arrays: dict[str, Any] = {name: chosen.column(name) for name in ("partition", "offset", "key", "value")}
+def _dead_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the dead letters of records whose timestamp is out of range."""
+    count, times = batch.num_rows, batch.column("timestampMs")
+    arrays: dict[str, Any] = {name: batch.column(name) for name in ("partition", "offset", "key", "value")}
     arrays["last_offset"] = arrays["offset"]
-    arrays["timestamp_ms"] = chosen.column("timestampMs")
-    names = set(chosen.schema.names)
-    arrays["headers"] = chosen.column("headers") if "headers" in names else pa.array([[]] * len(bad), type=HEADERS_TYPE)
-    arrays["reason"] = pa.array([each.reason for each in bad], type=pa.string())
-    # A message may quote the value, which may have an unpaired surrogate that UTF-8 cannot encode.
-    messages = [each.message.encode("utf-8", "replace").decode("utf-8")[:1000] for each in bad]
-    arrays["error"] = pa.array(messages, type=pa.string())
+    arrays["timestamp_ms"] = times
+    has_headers = "headers" in batch.schema.names
+    arrays["headers"] = batch.column("headers") if has_headers else pa.array([[]] * count, type=HEADERS_TYPE)
+    arrays["reason"] = pa.array(["timestamp-out-of-range"] * count, type=pa.string())
+    arrays["error"] = pa.array([f"timestamp {time} ms" for time in times.to_pylist()], type=pa.string())
     return pa.RecordBatch.from_arrays([arrays[name] for name in DEAD_LETTER_FIELDS.names], schema=DEAD_LETTER_FIELDS)

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.jobs.ingest.config import IngestConfig, make_parser
+from paceline.pipeline.jobs.ingest.config import IngestConfig, local_root
+from paceline.pipeline.jobs.ingest.parquet_files import PartitionedWriter, WrittenFile
 from paceline.pipeline.jobs.ingest.rows import DEAD_LETTER_FIELDS, DeadLetters, Rows, make_rows, table_fields
-from paceline.pipeline.jobs.lake.parquet_files import PartitionedWriter
-from paceline.pipeline.jobs.lake.table import WrittenFile, local_root
 from paceline.pipeline.source.offset_ranges import OffsetRange
+from paceline.pipeline.source.options import ReadOptions
 
 REPORT_SCHEMA = "report string"
 
@@ -53,6 +53,7 @@ class IngestTasks:
     """The tasks of one batch."""
 
     config: IngestConfig
+    options: ReadOptions
     ranges: Sequence[Sequence[OffsetRange]]
     """Offset ranges of each task, by task number."""
     dead_letters_from: Mapping[TopicPartition, int]
@@ -70,12 +71,10 @@ class IngestTasks:
     def run(self, number: int) -> TaskReport:
         """Copy the ranges of a task into files and return a report."""
         from paceline.pipeline.cluster import Cluster
-        from paceline.pipeline.jobs.ingest.read_options import read_options
         from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 
         config = self.config
-        parser = make_parser(config)
-        schema = table_fields(parser, config.include_headers)
+        schema = table_fields(config.include_headers)
         compression = config.compression.upper()
         name = f"part-{number:05}"
         table = PartitionedWriter(local_root(config.table), name, schema, config.target_file_bytes, compression)
@@ -84,12 +83,12 @@ class IngestTasks:
         reasons: Counter[str] = Counter()
         rows = dead_letters = 0
         stored_bytes = 0.0
-        options = read_options(config)
-        answers = prefetched(RangeFetcher(Cluster(options, self.servers), self.ranges[number], options))
+        cluster = Cluster(self.options, self.servers)
+        answers = prefetched(RangeFetcher(cluster, self.ranges[number], self.options))
         try:
             for index in answers:
                 stored_bytes += index.wanted_bytes
-                for made in make_rows(index, parser, config.include_headers):
+                for made in make_rows(index, config.include_headers):
                     if isinstance(made, Rows):
                         table.write(made.partition, made.batch)
                         rows += made.batch.num_rows

@@ -1,53 +1,81 @@
-"""Delta tables through delta-rs. Progress is an application transaction per source, which Delta's checkpoints retain.
+"""The Delta table of an ingest, through delta-rs. Progress is an application transaction per source.
+
+Exactly-once follows from three rules: progress is stored only in the table's commits; a commit succeeds only on the
+version from which the batch was planned; and a file counts only when it is in a commit. So a driver that dies between
+writing files and the commit adds no rows, and two drivers cannot both commit the same offsets.
 
 delta-rs accepts the same application transaction twice. Its retries are therefore switched off: a commit fails when
 the table has changed since it was loaded, and `DeltaLakeTable.commit` then compares the progress.
 """
 
 import json
+import os
+import socket
 import time
+import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from paceline.model.errors import InvalidConfigError
-from paceline.pipeline.jobs.lake.table import Snapshot, Source, WrittenFile, already_committed, driver_name
+from paceline.model.errors import ErrorCode, InvalidConfigError, PacelineError
+from paceline.pipeline.jobs.ingest.parquet_files import WrittenFile
 
 APP_ID_PREFIX: Final = "paceline/"
 PROGRESS: Final = "paceline.progress"
 DRIVER: Final = "paceline.driver"
 """Names in the metadata of a commit."""
+_PARTITION_TYPES: Final = {"topic": pa.string(), "date": pa.date32()}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """A partition of a topic id: a re-created topic has another id and is read from its beginning."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.topic_id}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The table at one version."""
+
+    version: int
+    progress: Mapping[Source, int]
+    """First offset of each source that is not in the table."""
+
+
+class CommitConflictError(PacelineError):
+    """Another driver has committed progress to this table; its batch is in the table, this driver's is not."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
 
 
 class DeltaLakeTable:
     """A Delta table in a directory."""
 
-    def __init__(self, root: Path, schema: pa.Schema, partition_columns: Sequence[str]) -> None:
-        """Open or create the table.
+    def __init__(self, root: Path, fields: pa.Schema, partition_columns: Sequence[str]) -> None:
+        """Open or create the table; ``fields`` are the columns of its files, without the partition columns.
 
         Raises:
-            InvalidConfigError: the package ``deltalake`` is missing, or the table has other columns.
+            InvalidConfigError: the table has other columns.
         """
-        try:
-            import deltalake
-        except ImportError as error:
-            raise InvalidConfigError(
-                "Delta tables need the package deltalake: pip install 'paceline[delta]'"
-            ) from error
-        self._root = root
-        self._driver = driver_name()
+        import deltalake
+
+        self._driver = f"process {os.getpid()} of {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
         self._partition_columns = list(partition_columns)
         root.mkdir(parents=True, exist_ok=True)
-        wanted = deltalake.Schema.from_arrow(schema)
+        types = [(name, _PARTITION_TYPES[name]) for name in partition_columns]
+        wanted = deltalake.Schema.from_arrow(pa.schema([*fields, *types]))
         deltalake.DeltaTable.create(str(root), wanted, mode="ignore", partition_by=self._partition_columns)
         self._table = deltalake.DeltaTable(str(root))
         _check_schema(self._table, wanted, self._partition_columns)
-
-    @property
-    def root(self) -> Path:
-        return self._root
 
     def load(self, sources: Collection[Source]) -> Snapshot:
         """Read the latest version and the progress of these sources."""
@@ -56,7 +84,16 @@ class DeltaLakeTable:
         return Snapshot(self._table.version(), {source: int(end) for source, end in found.items() if end is not None})
 
     def commit(self, seen: Snapshot, files: Sequence[WrittenFile], progress: Mapping[Source, int]) -> bool:
-        """Commit one Delta version; see `Table.commit`."""
+        """Add the files and advance the progress atomically; return False if an earlier attempt has done so.
+
+        Args:
+            seen: the version from which the files were planned.
+            files: finished files in the table's directory.
+            progress: new progress of the sources that advanced.
+
+        Raises:
+            CommitConflictError: another driver has changed the progress of a source.
+        """
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, CommitProperties, Transaction
 
@@ -93,18 +130,27 @@ class DeltaLakeTable:
                     raise
 
     def _already_committed(self, seen: Snapshot, progress: Collection[Source]) -> bool:
-        return already_committed(seen, self.load(progress), progress, self._driver, self._committed_by)
+        """Return whether a commit that reported a failure has succeeded; if not, the caller may retry it.
+
+        Raises:
+            CommitConflictError: another driver has changed the progress of a source.
+        """
+        now = self.load(progress).progress
+        moved = next((source for source in progress if now.get(source) != seen.progress.get(source)), None)
+        if moved is None:
+            return False
+        owner = self._committed_by(moved)
+        if owner == self._driver:
+            return True
+        raise CommitConflictError(
+            f"the table belongs to another driver, {owner or 'of an earlier version'}, which has moved {moved} to "
+            f"{now.get(moved)}; this driver, {self._driver}, ends"
+        )
 
     def _committed_by(self, source: Source) -> str:
         """Return the driver of the last commit that has changed the progress of a source."""
         moved = (each for each in self._table.history() if str(source) in json.loads(each.get(PROGRESS, "{}")))
         return str(next(moved, {}).get(DRIVER, ""))
-
-    def live_paths(self) -> set[str]:
-        """Return the paths of the files in the latest version."""
-        self._table.update_incremental()
-        actions: Any = pa.table(self._table.get_add_actions(flatten=True))
-        return set(actions.column("path").to_pylist())
 
 
 def _stats(file: WrittenFile) -> str:
@@ -125,7 +171,7 @@ def _check_schema(table: Any, wanted: Any, partition_columns: Sequence[str]) -> 
         odd = sorted(name for name in there.keys() | asked.keys() if there.get(name) != asked.get(name))
         raise InvalidConfigError(
             f"{table.table_uri} has other columns than this job writes; they differ in {', '.join(odd)}. Use another "
-            "directory, or the same value format and columns as before"
+            "directory; a query with from_json parses values (docs/spark.md)"
         )
     if list(table.metadata().partition_columns) != list(partition_columns):
         raise InvalidConfigError(f"{table.table_uri} is partitioned by {table.metadata().partition_columns}")

@@ -7,6 +7,7 @@ before it is reported, because a commit may then contain it.
 import os
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,14 +15,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paceline.pipeline.jobs.lake.table import DATA_FOLDER, WrittenFile
-
+DATA_FOLDER: Final = "data"
+"""Folder of all data files, as ``data/COLUMN=VALUE/part-....parquet``."""
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 """Arrow bytes buffered by a writer, for all partitions together."""
 MAX_OPEN_FILES: Final = 32
 
 Partition = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A finished Parquet file."""
+
+    path: str
+    """Relative to the table, with forward slashes."""
+    size_bytes: int
+    rows: int
+    partition: Partition
+    """Partition columns with values; they are not stored in the file."""
+    min_offset: int
+    max_offset: int
 
 
 class _OpenFile:
@@ -103,7 +118,7 @@ class PartitionedWriter:
         return self._written
 
     def discard(self) -> None:
-        """Remove unfinished files after an error; finished files are deleted later as orphans."""
+        """Remove unfinished files after an error; finished files are in no commit, so ``compact`` deletes them."""
         for file in self._open.values():
             file.discard()
         self._open.clear()

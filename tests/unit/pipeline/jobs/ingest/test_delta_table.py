@@ -1,8 +1,7 @@
-"""Both kinds of table: files and progress in one commit, conflicts found, orphans collected."""
+"""The Delta table of an ingest: files and progress in one commit, conflicts found; migration and compaction."""
 
-import json
 import os
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from paceline.model.errors import CorruptMessageError, InvalidConfigError
-from paceline.pipeline.jobs.lake.delta_table import DeltaLakeTable
-from paceline.pipeline.jobs.lake.orphans import collect_orphans
-from paceline.pipeline.jobs.lake.parquet_files import PartitionedWriter
-from paceline.pipeline.jobs.lake.parquet_table import MANIFESTS, ParquetTable, read_table
-from paceline.pipeline.jobs.lake.table import CommitConflictError, Source, Table, WrittenFile, local_root
+from paceline.model.errors import InvalidConfigError
+from paceline.pipeline.jobs.ingest.config import local_root
+from paceline.pipeline.jobs.ingest.delta_table import CommitConflictError, DeltaLakeTable, Source
+from paceline.pipeline.jobs.ingest.maintenance import compact, migrate
+from paceline.pipeline.jobs.ingest.parquet_files import PartitionedWriter, WrittenFile
 
+GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "ingest"
+"""Tables that the version before the removal of Parquet tables with manifests has written."""
 FIELDS = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
-SCHEMA = pa.schema([*FIELDS, pa.field("topic", pa.string())])
 A, B = Source("a", "id-a", 0), Source("b", "id-b", 3)
-Open = Callable[[Path], Table]
 
 
-def open_parquet(root: Path) -> Table:
-    return ParquetTable(root, SCHEMA, ["topic"])
-
-
-def open_delta(root: Path) -> Table:
-    return DeltaLakeTable(root, SCHEMA, ["topic"])
-
-
-both = pytest.mark.parametrize("open_table", [open_parquet, open_delta])
+def open_table(root: Path) -> DeltaLakeTable:
+    return DeltaLakeTable(root, FIELDS, ["topic"])
 
 
 def write(root: Path, topic: str, first: int, count: int) -> list[WrittenFile]:
@@ -45,15 +36,11 @@ def write(root: Path, topic: str, first: int, count: int) -> list[WrittenFile]:
 
 
 def rows(root: Path) -> list[tuple[str, int]]:
-    if (root / "_delta_log").exists():
-        table = deltalake.DeltaTable(str(root)).to_pyarrow_table()
-    else:
-        table = read_table(root).to_table()
+    table = deltalake.DeltaTable(str(root)).to_pyarrow_table()
     return sorted(zip(table.column("topic").to_pylist(), table.column("offset").to_pylist(), strict=True))
 
 
-@both
-def test_a_commit_adds_rows_and_progress_together(open_table: Open, tmp_path: Path) -> None:
+def test_a_commit_adds_rows_and_progress_together(tmp_path: Path) -> None:
     root = tmp_path / "table"
     table = open_table(root)
     seen = table.load([A, B])
@@ -64,8 +51,7 @@ def test_a_commit_adds_rows_and_progress_together(open_table: Open, tmp_path: Pa
     assert rows(root) == [("a", n) for n in range(5)] + [("b", 7), ("b", 8)]
 
 
-@both
-def test_files_without_a_commit_are_no_rows(open_table: Open, tmp_path: Path) -> None:
+def test_files_without_a_commit_are_no_rows(tmp_path: Path) -> None:
     root = tmp_path / "table"
     table = open_table(root)
     table.commit(table.load([A]), write(root, "a", 0, 2), {A: 2})
@@ -73,8 +59,7 @@ def test_files_without_a_commit_are_no_rows(open_table: Open, tmp_path: Path) ->
     assert len(rows(root)) == 2
 
 
-@both
-def test_the_second_of_two_drivers_that_planned_from_the_same_version_fails(open_table: Open, tmp_path: Path) -> None:
+def test_the_second_of_two_drivers_that_planned_from_the_same_version_fails(tmp_path: Path) -> None:
     root = tmp_path / "table"
     first, second = open_table(root), open_table(root)
     seen, also_seen = first.load([A]), second.load([A])
@@ -84,8 +69,7 @@ def test_the_second_of_two_drivers_that_planned_from_the_same_version_fails(open
     assert [offset for _, offset in rows(root)] == list(range(5))
 
 
-@both
-def test_a_driver_does_not_take_the_commit_of_another_driver_for_its_own(open_table: Open, tmp_path: Path) -> None:
+def test_a_driver_does_not_take_the_commit_of_another_driver_for_its_own(tmp_path: Path) -> None:
     root = tmp_path / "table"
     first, second = open_table(root), open_table(root)
     seen, also_seen = first.load([A]), second.load([A])
@@ -99,7 +83,7 @@ def test_a_delta_commit_whose_answer_was_lost_is_not_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "table"
-    table = open_delta(root)
+    table = open_table(root)
     really = deltalake.DeltaTable.create_write_transaction
 
     def lose_answer(*given: Any, **named: Any) -> None:
@@ -111,8 +95,7 @@ def test_a_delta_commit_whose_answer_was_lost_is_not_made_twice(
     assert len(rows(root)) == 5
 
 
-@both
-def test_drivers_of_different_topics_share_a_table(open_table: Open, tmp_path: Path) -> None:
+def test_drivers_of_different_topics_share_a_table(tmp_path: Path) -> None:
     root = tmp_path / "table"
     first, second = open_table(root), open_table(root)
     seen, also_seen = first.load([A]), second.load([B])
@@ -121,8 +104,7 @@ def test_drivers_of_different_topics_share_a_table(open_table: Open, tmp_path: P
     assert open_table(root).load([A, B]).progress == {A: 5, B: 5}
 
 
-@both
-def test_a_topic_made_again_has_its_own_progress(open_table: Open, tmp_path: Path) -> None:
+def test_a_topic_made_again_has_its_own_progress(tmp_path: Path) -> None:
     root = tmp_path / "table"
     table = open_table(root)
     table.commit(table.load([A]), write(root, "a", 0, 5), {A: 5})
@@ -130,42 +112,21 @@ def test_a_topic_made_again_has_its_own_progress(open_table: Open, tmp_path: Pat
     assert again not in table.load([A, again]).progress
 
 
-@both
-def test_orphans_are_removed_once_they_are_old_and_live_files_never(open_table: Open, tmp_path: Path) -> None:
-    root = tmp_path / "table"
-    table = open_table(root)
-    table.commit(table.load([A]), write(root, "a", 0, 5), {A: 5})
-    (orphan,) = write(root, "a", 5, 5)
-    now_s = (root / orphan.path).stat().st_mtime
-    assert collect_orphans(table, 60, now_s + 59) == []
-    assert collect_orphans(table, 60, now_s + 61) == [orphan.path]
-    assert len(rows(root)) == 5
-
-
 def test_delta_progress_survives_a_checkpoint_and_clean_up_of_the_log(tmp_path: Path) -> None:
     root = tmp_path / "table"
-    table = open_delta(root)
+    table = open_table(root)
     table.commit(table.load([A]), write(root, "a", 0, 5), {A: 5})
     delta = deltalake.DeltaTable(str(root))
     delta.create_checkpoint()
     for path in (root / "_delta_log").glob("*.json"):
         path.unlink()
-    assert open_delta(root).load([A]).progress == {A: 5}
+    assert open_table(root).load([A]).progress == {A: 5}
 
 
 def test_a_delta_table_with_other_columns_is_refused(tmp_path: Path) -> None:
-    open_delta(tmp_path / "table")
+    open_table(tmp_path / "table")
     with pytest.raises(InvalidConfigError, match="differ in value"):
-        DeltaLakeTable(tmp_path / "table", pa.schema([("offset", pa.int64()), ("topic", pa.string())]), ["topic"])
-
-
-def test_a_damaged_manifest_is_an_error_and_not_an_empty_table(tmp_path: Path) -> None:
-    table = open_parquet(tmp_path)
-    table.commit(table.load([A]), write(tmp_path, "a", 0, 5), {A: 5})
-    (manifest,) = (tmp_path / MANIFESTS).glob("*.json")
-    manifest.write_text(json.dumps({})[:1])
-    with pytest.raises(CorruptMessageError, match="damaged"):
-        table.load([A])
+        DeltaLakeTable(tmp_path / "table", pa.schema([("offset", pa.int64())]), ["topic"])
 
 
 def test_files_roll_at_their_size_and_partitions_stay_apart(tmp_path: Path) -> None:
@@ -185,3 +146,62 @@ def test_files_roll_at_their_size_and_partitions_stay_apart(tmp_path: Path) -> N
 def test_a_table_in_an_object_store_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="directory"):
         local_root("s3://bucket/table")
+
+
+def test_a_table_with_manifests_becomes_a_delta_table_with_every_row_once_and_its_progress(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    shutil.copytree(GOLDEN / "parquet", root)
+    (data,) = (root / "data" / "topic=t").iterdir()
+    shutil.copyfile(next(data.glob("*.parquet")), data / "part-00000-of-a-batch-that-failed.parquet")
+    assert migrate(root).summary == {"table": str(root), "files": 2, "rows": 30}
+    assert rows(root) == [("t", offset) for offset in range(30)]
+    with pytest.raises(InvalidConfigError, match="no manifest"):
+        migrate(root)
+
+
+def test_an_interrupted_migration_is_repeated_and_adds_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "table"
+    shutil.copytree(GOLDEN / "parquet", root)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", interrupt)
+        migrate(root)
+    migrate(root)
+    assert rows(root) == [("t", offset) for offset in range(30)]
+
+
+def test_compaction_keeps_rows_and_progress_and_deletes_files_of_failed_batches(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    table = open_table(root)
+    for first in range(0, 10, 2):
+        table.commit(table.load([A]), write(root, "a", first, 2), {A: first + 2})
+    write(root, "a", 10, 2)
+    summary = compact(root, keep_hours=0).summary
+    assert (summary["files_added"], summary["files_merged"], summary["files_deleted"]) == (1, 5, 6)
+    assert rows(root) == [("a", n) for n in range(10)]
+    assert len(list(root.rglob("*.parquet"))) == 1
+    # The table object of a running ingest plans and commits on.
+    assert table.load([A]).progress == {A: 10}
+    assert table.commit(table.load([A]), write(root, "a", 10, 1), {A: 11})
+    assert len(rows(root)) == 11
+
+
+def test_a_compaction_between_plan_and_commit_of_an_ingest_does_no_harm(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    table = open_table(root)
+    table.commit(table.load([A]), write(root, "a", 0, 2), {A: 2})
+    table.commit(table.load([A]), write(root, "a", 2, 2), {A: 4})
+    seen = table.load([A])
+    compact(root, keep_hours=1)
+    assert table.commit(seen, write(root, "a", 4, 2), {A: 6})
+    assert rows(root) == [("a", n) for n in range(6)]
+
+
+def test_only_a_delta_table_is_compacted(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="no Delta table"):
+        compact(tmp_path, keep_hours=1)

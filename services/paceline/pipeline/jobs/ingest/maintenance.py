@@ -1,0 +1,60 @@
+"""Commands on the Delta tables of an ingest: make one of a Parquet table of an earlier version, and compact one."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from paceline.model.errors import InvalidConfigError
+from paceline.pipeline.jobs.ingest.config import MANIFESTS
+from paceline.pipeline.jobs.ingest.delta_table import DeltaLakeTable, Source
+from paceline.pipeline.jobs.ingest.parquet_files import WrittenFile
+from paceline.pipeline.jobs.ingest.rows import table_fields
+from paceline.pipeline.jobs.run import ExitCode, JobResult
+
+
+def migrate(root: Path) -> JobResult:
+    """Commit files and progress of a Parquet table with manifests to a Delta table in the same directory.
+
+    No file is copied, and files in no manifest stay out of the table. A migration that was interrupted is repeated.
+
+    Raises:
+        InvalidConfigError: the directory has no manifests.
+    """
+    folder = root / MANIFESTS
+    manifests = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("[0-9]*.json"))]
+    if not manifests:
+        raise InvalidConfigError(f"{root} has no Parquet table of an earlier version: there is no manifest in {folder}")
+    progress = {Source(topic, topic_id, number): end for topic, topic_id, number, end in manifests[-1]["progress"]}
+    files = [
+        WrittenFile(**{**each, "partition": tuple(each["partition"].items())})
+        for manifest in manifests
+        for each in manifest["files"]
+    ]
+    fields = pq.read_schema(root / files[0].path) if files else table_fields(include_headers=True)
+    columns = manifests[-1]["partition_columns"]
+    table = DeltaLakeTable(root, fields, columns)
+    seen = table.load(progress)
+    if not seen.progress:  # otherwise an interrupted migration has committed everything
+        table.commit(seen, files, progress)
+    folder.rename(root / f"{MANIFESTS}_migrated")
+    return JobResult(ExitCode.OK, {"table": str(root), "files": len(files), "rows": sum(each.rows for each in files)})
+
+
+def compact(root: Path, keep_hours: float) -> JobResult:
+    """Merge small files of a Delta table, then delete files that are in no version younger than ``keep_hours``.
+
+    The progress of an ingest is kept, and an ingest may run meanwhile. Files of batches that failed are deleted, too.
+
+    Raises:
+        InvalidConfigError: the directory has no Delta table.
+    """
+    import deltalake
+
+    if not deltalake.DeltaTable.is_deltatable(str(root)):
+        raise InvalidConfigError(f"{root} has no Delta table")
+    table = deltalake.DeltaTable(str(root))
+    merged = table.optimize.compact()
+    deleted = table.vacuum(int(keep_hours), dry_run=False, enforce_retention_duration=False, full=True)
+    counts = {"files_added": merged["numFilesAdded"], "files_merged": merged["numFilesRemoved"]}
+    return JobResult(ExitCode.OK, {"table": str(root), **counts, "files_deleted": len(deleted)})
