@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
@@ -58,16 +58,6 @@ def run(
     return _Ingest(spark, config, options, listener, stop).run()
 
 
-@dataclass(slots=True)
-class _Totals:
-    batches: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    files: int = 0
-    stored_bytes: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-
 class _Ingest:
     def __init__(
         self, spark: Any, config: IngestConfig, options: Mapping[str, str], listener: JobListener, stop: threading.Event
@@ -81,7 +71,8 @@ class _Ingest:
         root, dead_root = local_root(config.table), local_root(config.dead_letter_table)
         self._table = DeltaLakeTable(root, table_fields(config.include_headers), PARTITION_COLUMNS)
         self._dead = DeltaLakeTable(dead_root, DEAD_LETTER_FIELDS, DEAD_LETTER_PARTITION)
-        self._totals = _Totals()
+        self._totals: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
 
     def run(self) -> JobResult:
         started = time.monotonic()
@@ -92,15 +83,11 @@ class _Ingest:
                 self._stop.wait(max(0.0, self._config.interval_s - (time.monotonic() - batch_started)))
             elif not advanced:
                 break
-        totals = self._totals
+        names = ("batches", "rows", "dead_letters", "files", "stored_bytes")
         summary = {
             "table": str(local_root(self._config.table)),
-            "batches": totals.batches,
-            "rows": totals.rows,
-            "dead_letters": totals.dead_letters,
-            "reasons": dict(totals.reasons.most_common()),
-            "files": totals.files,
-            "stored_bytes": totals.stored_bytes,
+            **{name: self._totals[name] for name in names},
+            "reasons": dict(self._reasons.most_common()),
             "seconds": round(time.monotonic() - started, 3),
         }
         return JobResult(ExitCode.OK, summary)
@@ -135,14 +122,12 @@ class _Ingest:
         rows = sum(report.rows for report in reports)
         self._listener.step("written", {"rows": rows, "seconds": time.monotonic() - started})
         self._commit(progress, reports, seen, dead_seen)
-        totals.batches += 1
-        totals.rows += rows
+        totals.update(batches=1, rows=rows)
         for report in reports:
-            totals.dead_letters += report.dead_letters
-            totals.files += len(report.files) + len(report.dead_letter_files)
-            totals.stored_bytes += report.stored_bytes
-            totals.reasons.update(report.reasons)
-        facts = {"rows": rows, "total_rows": totals.rows, "dead_letters": totals.dead_letters, "records": records}
+            totals.update(dead_letters=report.dead_letters, stored_bytes=report.stored_bytes)
+            totals.update(files=len(report.files) + len(report.dead_letter_files))
+            self._reasons.update(report.reasons)
+        facts = {"rows": rows, "total_rows": totals["rows"], "dead_letters": totals["dead_letters"], "records": records}
         self._listener.step("committed", {**facts, "left": left - records, "seconds": time.monotonic() - started})
         return True
 

@@ -7,6 +7,7 @@ before it is reported, because a commit may then contain it.
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,8 @@ class _OpenFile:
         return WrittenFile(self.path, size, self.rows, self.partition, self.min_offset or 0, self.max_offset)
 
     def discard(self) -> None:
+        with suppress(OSError):  # the disk may be full
+            self._writer.close()
         self._sink.close()
         self._absolute.unlink(missing_ok=True)
 
@@ -118,10 +121,11 @@ class PartitionedWriter:
         return self._written
 
     def discard(self) -> None:
-        """Remove unfinished files after an error; finished files are in no commit, so ``compact`` deletes them."""
+        """Remove all files after an error: no commit will contain them."""
         for file in self._open.values():
             file.discard()
-        self._open.clear()
+        for written in self._written:
+            (self._root / written.path).unlink(missing_ok=True)
 
     def _flush(self, partition: Partition) -> None:
         table = pa.Table.from_batches(self._buffers.pop(partition), schema=self._schema)

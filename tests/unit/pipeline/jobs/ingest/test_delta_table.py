@@ -123,10 +123,24 @@ def test_delta_progress_survives_a_checkpoint_and_clean_up_of_the_log(tmp_path: 
     assert open_table(root).load([A]).progress == {A: 5}
 
 
-def test_a_delta_table_with_other_columns_is_refused(tmp_path: Path) -> None:
+def test_a_delta_table_without_a_column_or_with_another_type_is_refused(tmp_path: Path) -> None:
     open_table(tmp_path / "table")
-    with pytest.raises(InvalidConfigError, match="differ in value"):
-        DeltaLakeTable(tmp_path / "table", pa.schema([("offset", pa.int64())]), ["topic"])
+    for name, kind in (("value", pa.string()), ("more", pa.binary())):
+        with pytest.raises(InvalidConfigError, match=f"differ in {name}"):
+            DeltaLakeTable(tmp_path / "table", pa.schema([("offset", pa.int64()), (name, kind)]), ["topic"])
+
+
+def test_a_column_that_was_added_to_the_table_is_null_in_new_rows(tmp_path: Path) -> None:
+    root = tmp_path / "table"
+    table = open_table(root)
+    table.commit(table.load([A]), write(root, "a", 0, 1), {A: 1})
+    deltalake.DeltaTable(str(root)).alter.add_columns(deltalake.Field("checked", "boolean"))
+    # The table of an ingest that runs, and one that is opened later.
+    assert table.commit(table.load([A]), write(root, "a", 1, 1), {A: 2})
+    later = open_table(root)
+    assert later.commit(later.load([A]), write(root, "a", 2, 1), {A: 3})
+    found = deltalake.DeltaTable(str(root)).to_pyarrow_table()
+    assert found.num_rows == 3 and found.column("checked").to_pylist() == [None] * 3
 
 
 def test_files_roll_at_their_size_and_partitions_stay_apart(tmp_path: Path) -> None:
@@ -141,6 +155,16 @@ def test_files_roll_at_their_size_and_partitions_stay_apart(tmp_path: Path) -> N
         ("a", 2, 2, 1),
     ]
     assert all(pq.read_metadata(tmp_path / f.path).num_rows == f.rows for f in files)
+
+
+def test_a_task_that_failed_leaves_no_file(tmp_path: Path) -> None:
+    writer = PartitionedWriter(tmp_path, "part-00001", FIELDS, 50 << 20, "NONE")
+    for first in range(3):
+        batch = pa.RecordBatch.from_pydict({"offset": [first], "value": [bytes(33 << 20)]}, schema=FIELDS)
+        writer.write((("topic", "a"),), batch)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2  # a finished file and an open file
+    writer.discard()
+    assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_a_table_in_an_object_store_is_refused() -> None:
