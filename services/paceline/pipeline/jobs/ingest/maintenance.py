@@ -34,9 +34,8 @@ def migrate(root: Path) -> JobResult:
     fields = pq.read_schema(root / files[0].path) if files else table_fields(include_headers=True)
     columns = manifests[-1]["partition_columns"]
     table = DeltaLakeTable(root, fields, columns)
-    seen = table.load(progress)
-    if not seen.progress:  # otherwise an interrupted migration has committed everything
-        table.commit(seen, files, progress)
+    # Delta counts a path once, so the repetition of an interrupted migration adds no row.
+    table.commit(table.load(progress), files, progress)
     folder.rename(root / f"{MANIFESTS}_migrated")
     return JobResult(ExitCode.OK, {"table": str(root), "files": len(files), "rows": sum(each.rows for each in files)})
 

@@ -111,6 +111,19 @@ def test_the_kill_matrix_reads_every_row_of_a_table_and_its_dead_letters_in_orde
     assert kill_matrix.delta_rows(Path(settings.table)) == {0: values}
 
 
+def test_a_run_ends_at_the_end_that_the_log_had_at_its_start(served: ServedCluster, tmp_path: Path) -> None:
+    for partition in range(PARTITIONS):
+        served.partitions["numbers", partition].high_watermark = 100
+
+    class Grow:
+        def step(self, name: str, facts: Mapping[str, Any]) -> None:
+            for partition in range(PARTITIONS):
+                served.partitions["numbers", partition].high_watermark = PER_PARTITION
+
+    summary = ingest(config(served, tmp_path, max_batch_bytes=5_000), Grow()).summary
+    assert summary["rows"] == 100 * PARTITIONS and summary["batches"] > 1
+
+
 def test_rows_carry_what_the_records_had(tmp_path: Path) -> None:
     records = [
         Expected(b"k", b"v", 0, 1_700_000_000_123, 0, (("trace", b"\xff"), ("none", None))),
