@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -36,6 +36,27 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+storage_option = click.option(
+    "--storage-options",
+    "storage",
+    type=click.File(),
+    help="Delta in an object store: a JSON file with settings and credentials of delta-rs",
+)
+
+
+def read_storage(file: IO[str] | None) -> dict[str, str]:
+    """Return the options in a file: the arguments of a process, unlike a file, are visible to other users."""
+    from paceline.model.errors import InvalidConfigError
+
+    try:
+        found = json.load(file) if file else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise InvalidConfigError('--storage-options needs a file with JSON such as {"AWS_REGION": "eu-central-1"}')
+    return found
 
 
 def shows_progress(output: str) -> bool:
@@ -164,8 +185,9 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
     "table",
     required=True,
     type=click.Path(file_okay=False),
-    help="directory of the table; for Parquet any path that Spark can write",
+    help="directory of the table, or s3://... and the like",
 )
+@storage_option
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", help="its kind")
 @click.option(
     "--dead-letters",
@@ -188,7 +210,15 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
 )
 @click.option("--tasks", "max_tasks", type=int, default=0, help="tasks per batch; 0: the number of cores")
 @spark_options
-def ingest(bootstrap: str, topics: tuple[str, ...], partition_by: str, once: bool, output: str, **options: Any) -> None:
+def ingest(
+    bootstrap: str,
+    topics: tuple[str, ...],
+    partition_by: str,
+    once: bool,
+    storage: IO[str] | None,
+    output: str,
+    **options: Any,
+) -> None:
     """Copy TOPICS into a Delta table or into Parquet files, every record exactly once.
 
     Run it again to continue: a Delta table stores its offsets, Parquet has a checkpoint. Records that cannot be decoded
@@ -204,6 +234,7 @@ def ingest(bootstrap: str, topics: tuple[str, ...], partition_by: str, once: boo
             topics=topics,
             partition_by=tuple(name.strip() for name in partition_by.split(",") if name.strip()),
             continuous=not once,
+            storage_options=read_storage(storage),
             **options,
         )
         check_config(config)
@@ -230,18 +261,20 @@ def migrate(tables: tuple[Path, ...], output: str) -> None:
 
 
 @pipeline.command()
-@click.argument("table", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("table", type=click.Path(file_okay=False))
+@storage_option
 @click.option("--keep-hours", type=float, default=168.0, help="keep files of versions and batches younger than this")
 @output_option
-def compact(table: Path, keep_hours: float, output: str) -> None:
+def compact(table: str, storage: IO[str] | None, keep_hours: float, output: str) -> None:
     """Merge small files of a Delta table and delete files that are in no version.
 
     An ingest may run meanwhile and continues: the progress is kept.
     """
     with reported(output):
+        from paceline.pipeline.jobs.ingest.config import table_path
         from paceline.pipeline.jobs.ingest.maintenance import compact as job
 
-        finish(job(table.absolute(), keep_hours), output)
+        finish(job(table_path(table), keep_hours, read_storage(storage)), output)
 
 
 @pipeline.command()

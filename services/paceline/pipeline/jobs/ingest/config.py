@@ -1,6 +1,7 @@
 """Settings of an ingest, checked before anything connects."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,16 @@ class IngestConfig:
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...]
     table: str
-    """Directory of the table, accessible to the driver and every worker; for Parquet any path that Spark can write."""
+    """Directory that the driver and every worker can reach.
+
+    For Delta also a URL of an object store that delta-rs knows, such as ``s3://bucket/table``; for Parquet any path
+    that Spark can write.
+    """
     table_format: str = "delta"
     dead_letters: str = ""
     """Delta: directory of the dead-letter table; empty: the table's directory with the suffix ``_dead_letters``."""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Delta: settings of delta-rs for the object store, with credentials, which are never printed."""
     partition_by: tuple[str, ...] = PARTITION_COLUMNS
     """Parquet: the columns that become folders; a Delta table has the default."""
     checkpoint: str = ""
@@ -99,10 +106,12 @@ def check_config(config: IngestConfig) -> None:
     if config.table_format == "parquet":
         if config.dead_letters:
             raise InvalidConfigError("dead letters are for Delta tables: Spark fails at a record that it cannot decode")
+        if config.storage_options:
+            raise InvalidConfigError("storage options are for Delta tables; Parquet takes Spark's settings")
     elif config.partition_by != PARTITION_COLUMNS or config.checkpoint:
         raise InvalidConfigError("partition columns and a checkpoint are for Parquet; a Delta table has its own")
     else:
-        table, dead = local_root(config.table), local_root(config.dead_letter_table)
+        table, dead = Path(table_path(config.table)), Path(table_path(config.dead_letter_table))
         if _inside(table, dead) or _inside(dead, table):
             raise InvalidConfigError(f"the table {table} and the dead letters {dead} need separate directories")
     _check_directory(config)
@@ -121,7 +130,7 @@ def _check_directory(config: IngestConfig) -> None:
     """Refuse a directory that has a table of another kind."""
     if not is_local(config.table):
         return
-    roots = [local_root(path) for path in (config.table, config.dead_letter_table)]
+    roots = [Path(table_path(path)) for path in (config.table, config.dead_letter_table) if is_local(path)]
     old = [str(root) for root in roots if (root / MANIFESTS).is_dir()]
     if old:
         raise InvalidConfigError(
@@ -138,12 +147,6 @@ def is_local(path: str) -> bool:
     return "://" not in path.removeprefix("file://")
 
 
-def local_root(path: str) -> Path:
-    """Return the directory of a table.
-
-    Raises:
-        InvalidConfigError: the path is a URL with a scheme other than ``file``.
-    """
-    if not is_local(path):
-        raise InvalidConfigError(f"{path}: a Delta table is a directory that the driver and every worker can reach")
-    return Path(path.removeprefix("file://")).absolute()
+def table_path(path: str) -> str:
+    """Return the absolute path of a directory; a URL of another file system is returned unchanged."""
+    return str(Path(path.removeprefix("file://")).absolute()) if is_local(path) else path

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from paceline.model.errors import ErrorCode, InvalidConfigError, PacelineError
+from paceline.pipeline.jobs.ingest.config import is_local
 from paceline.pipeline.jobs.ingest.parquet_files import WrittenFile
 
 APP_ID_PREFIX: Final = "paceline/"
@@ -58,9 +59,15 @@ class CommitConflictError(PacelineError):
 
 
 class DeltaLakeTable:
-    """A Delta table in a directory."""
+    """A Delta table in a directory or in an object store, where a commit is a put if absent."""
 
-    def __init__(self, root: Path, fields: pa.Schema, partition_columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        table: str,
+        fields: pa.Schema,
+        partition_columns: Sequence[str],
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """Open or create the table; ``fields`` are the columns of its files, without the partition columns.
 
         Raises:
@@ -70,11 +77,15 @@ class DeltaLakeTable:
 
         self._driver = f"process {os.getpid()} of {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
         self._partition_columns = list(partition_columns)
-        root.mkdir(parents=True, exist_ok=True)
+        if is_local(table):
+            Path(table).mkdir(parents=True, exist_ok=True)
+        options = dict(storage_options or {})
         types = [(name, _PARTITION_TYPES[name]) for name in partition_columns]
         wanted = deltalake.Schema.from_arrow(pa.schema([*fields, *types]))
-        deltalake.DeltaTable.create(str(root), wanted, mode="ignore", partition_by=self._partition_columns)
-        self._table = deltalake.DeltaTable(str(root))
+        deltalake.DeltaTable.create(
+            table, wanted, mode="ignore", partition_by=self._partition_columns, storage_options=options
+        )
+        self._table = deltalake.DeltaTable(table, storage_options=options)
         _check_schema(self._table, wanted, self._partition_columns)
 
     def load(self, sources: Collection[Source]) -> Snapshot:
@@ -88,7 +99,7 @@ class DeltaLakeTable:
 
         Args:
             seen: the version from which the files were planned.
-            files: finished files in the table's directory.
+            files: finished files of the table.
             progress: new progress of the sources that advanced.
 
         Raises:

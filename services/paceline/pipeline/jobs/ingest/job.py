@@ -22,7 +22,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.jobs.certificates import driver_tls
 from paceline.pipeline.jobs.ingest.attempts import repeated
-from paceline.pipeline.jobs.ingest.config import PARTITION_COLUMNS, IngestConfig, check_config, local_root
+from paceline.pipeline.jobs.ingest.config import PARTITION_COLUMNS, IngestConfig, check_config, table_path
 from paceline.pipeline.jobs.ingest.delta_table import DeltaLakeTable, Snapshot, Source
 from paceline.pipeline.jobs.ingest.parquet_files import WrittenFile
 from paceline.pipeline.jobs.ingest.parquet_query import copy_to_parquet
@@ -68,9 +68,10 @@ class _Ingest:
         self._planner = StreamPlanner(self._options, self._cluster)
         self._first: StreamOffset | None = None
         """Offsets at which topics start that the table does not have yet."""
-        root, dead_root = local_root(config.table), local_root(config.dead_letter_table)
-        self._table = DeltaLakeTable(root, table_fields(config.include_headers), PARTITION_COLUMNS)
-        self._dead = DeltaLakeTable(dead_root, DEAD_LETTER_FIELDS, DEAD_LETTER_PARTITION)
+        path, dead_path = table_path(config.table), table_path(config.dead_letter_table)
+        fields, stored = table_fields(config.include_headers), config.storage_options
+        self._table = DeltaLakeTable(path, fields, PARTITION_COLUMNS, stored)
+        self._dead = DeltaLakeTable(dead_path, DEAD_LETTER_FIELDS, DEAD_LETTER_PARTITION, stored)
         self._totals: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
@@ -85,7 +86,7 @@ class _Ingest:
                 break
         names = ("batches", "rows", "dead_letters", "files", "stored_bytes")
         summary = {
-            "table": str(local_root(self._config.table)),
+            "table": table_path(self._config.table),
             **{name: self._totals[name] for name in names},
             "reasons": dict(self._reasons.most_common()),
             "seconds": round(time.monotonic() - started, 3),

@@ -1,6 +1,7 @@
 """Commands on the Delta tables of an ingest: make one of a Parquet table of an earlier version, and compact one."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -33,27 +34,28 @@ def migrate(root: Path) -> JobResult:
     ]
     fields = pq.read_schema(root / files[0].path) if files else table_fields(include_headers=True)
     columns = manifests[-1]["partition_columns"]
-    table = DeltaLakeTable(root, fields, columns)
+    table = DeltaLakeTable(str(root), fields, columns)
     # Delta counts a path once, so the repetition of an interrupted migration adds no row.
     table.commit(table.load(progress), files, progress)
     folder.rename(root / f"{MANIFESTS}_migrated")
     return JobResult(ExitCode.OK, {"table": str(root), "files": len(files), "rows": sum(each.rows for each in files)})
 
 
-def compact(root: Path, keep_hours: float) -> JobResult:
+def compact(path: str, keep_hours: float, storage_options: Mapping[str, str] | None = None) -> JobResult:
     """Merge small files of a Delta table, then delete files that are in no version younger than ``keep_hours``.
 
     The progress of an ingest is kept, and an ingest may run meanwhile. Files of batches that failed are deleted, too.
 
     Raises:
-        InvalidConfigError: the directory has no Delta table.
+        InvalidConfigError: there is no Delta table.
     """
     import deltalake
 
-    if not deltalake.DeltaTable.is_deltatable(str(root)):
-        raise InvalidConfigError(f"{root} has no Delta table")
-    table = deltalake.DeltaTable(str(root))
+    options = dict(storage_options or {})
+    if not deltalake.DeltaTable.is_deltatable(path, storage_options=options):
+        raise InvalidConfigError(f"{path} has no Delta table")
+    table = deltalake.DeltaTable(path, storage_options=options)
     merged = table.optimize.compact()
     deleted = table.vacuum(int(keep_hours), dry_run=False, enforce_retention_duration=False, full=True)
     counts = {"files_added": merged["numFilesAdded"], "files_merged": merged["numFilesRemoved"]}
-    return JobResult(ExitCode.OK, {"table": str(root), **counts, "files_deleted": len(deleted)})
+    return JobResult(ExitCode.OK, {"table": path, **counts, "files_deleted": len(deleted)})

@@ -6,7 +6,7 @@ before it is reported, because a commit may then contain it.
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
+
+from paceline.pipeline.jobs.ingest.config import is_local
 
 DATA_FOLDER: Final = "data"
 """Folder of all data files, as ``data/COLUMN=VALUE/part-....parquet``."""
@@ -40,14 +43,46 @@ class WrittenFile:
     max_offset: int
 
 
+class _Files:
+    """Files of a table by their relative paths, in a directory or in an object store."""
+
+    def __init__(self, table: str, storage_options: Mapping[str, str]) -> None:
+        self._root = Path(table)
+        self._store: fs.FileSystem | None = None
+        if not is_local(table):
+            from deltalake.fs import DeltaStorageHandler
+
+            self._store = fs.PyFileSystem(DeltaStorageHandler(table, dict(storage_options)))
+
+    def create(self, path: str) -> Any:
+        if self._store is not None:
+            return self._store.open_output_stream(path)
+        (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        return (self._root / path).open("xb")
+
+    def finish(self, sink: Any) -> None:
+        """Make a file durable and close it."""
+        if self._store is None:
+            sink.flush()
+            os.fsync(sink.fileno())
+        sink.close()
+
+    def delete(self, path: str) -> None:
+        if self._store is not None:
+            self._store.delete_file(path)
+        else:
+            (self._root / path).unlink(missing_ok=True)
+
+
 class _OpenFile:
-    def __init__(self, root: Path, partition: Partition, name: str, schema: pa.Schema, options: dict[str, Any]) -> None:
+    def __init__(
+        self, files: _Files, partition: Partition, name: str, schema: pa.Schema, options: dict[str, Any]
+    ) -> None:
         folder = "/".join([DATA_FOLDER, *(f"{column}={value}" for column, value in partition)])
         self.partition = partition
         self.path = f"{folder}/{name}"
-        self._absolute = root / self.path
-        self._absolute.parent.mkdir(parents=True, exist_ok=True)
-        self._sink = self._absolute.open("xb")
+        self._files = files
+        self._sink = files.create(self.path)
         self._writer = pq.ParquetWriter(self._sink, schema, **options)
         self.rows = 0
         self.min_offset: int | None = None
@@ -64,29 +99,35 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        return self._sink.tell()
+        return int(self._sink.tell())
 
     def close(self) -> WrittenFile:
         self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
-        size = self._sink.tell()
-        self._sink.close()
+        size = self.size_bytes
+        self._files.finish(self._sink)
         return WrittenFile(self.path, size, self.rows, self.partition, self.min_offset or 0, self.max_offset)
 
     def discard(self) -> None:
-        with suppress(OSError):  # the disk may be full
+        with suppress(OSError):  # the disk may be full, the store out of reach
             self._writer.close()
-        self._sink.close()
-        self._absolute.unlink(missing_ok=True)
+            self._sink.close()
+        self._files.delete(self.path)
 
 
 class PartitionedWriter:
     """Writes the files of a task attempt."""
 
-    def __init__(self, root: Path, prefix: str, schema: pa.Schema, target_file_bytes: int, compression: str) -> None:
+    def __init__(
+        self,
+        table: str,
+        prefix: str,
+        schema: pa.Schema,
+        target_file_bytes: int,
+        compression: str,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         """``schema`` is the schema of the files, without partition columns; it must have a column ``offset``."""
-        self._root = root
+        self._files = _Files(table, storage_options or {})
         self._prefix = prefix
         self._schema = schema
         self._target_file_bytes = target_file_bytes
@@ -125,7 +166,7 @@ class PartitionedWriter:
         for file in self._open.values():
             file.discard()
         for written in self._written:
-            (self._root / written.path).unlink(missing_ok=True)
+            self._files.delete(written.path)
 
     def _flush(self, partition: Partition) -> None:
         table = pa.Table.from_batches(self._buffers.pop(partition), schema=self._schema)
@@ -136,7 +177,7 @@ class PartitionedWriter:
                 self._close(next(iter(self._open)))
             # The unique part separates attempts of the same task, and drivers that run concurrently.
             name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
-            file = self._open[partition] = _OpenFile(self._root, partition, name, self._schema, self._options)
+            file = self._open[partition] = _OpenFile(self._files, partition, name, self._schema, self._options)
         file.write(table)
         if file.size_bytes >= self._target_file_bytes:
             self._close(partition)

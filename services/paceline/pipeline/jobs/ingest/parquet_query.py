@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from paceline.pipeline.jobs.ingest.attempts import repeated
-from paceline.pipeline.jobs.ingest.config import IngestConfig, is_local, local_root
+from paceline.pipeline.jobs.ingest.config import IngestConfig, table_path
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult
 
 DAY: Final = "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400) AS INT))"
@@ -29,7 +29,7 @@ def copy_to_parquet(
         DataLossError: records were deleted before they were copied.
         JobFailedError: the query failed in every attempt; the message has the last cause.
     """
-    path = str(local_root(config.table)) if is_local(config.table) else config.table
+    path = table_path(config.table)
     started = time.monotonic()
     totals = {"batches": 0, "rows": 0}
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.jobs.ingest.config import IngestConfig, local_root
+from paceline.pipeline.jobs.ingest.config import IngestConfig, table_path
 from paceline.pipeline.jobs.ingest.parquet_files import PartitionedWriter, WrittenFile
 from paceline.pipeline.jobs.ingest.rows import DEAD_LETTER_FIELDS, DeadLetters, Rows, make_rows, table_fields
 from paceline.pipeline.source.offset_ranges import OffsetRange
@@ -77,9 +77,9 @@ class IngestTasks:
         schema = table_fields(config.include_headers)
         compression = config.compression.upper()
         name = f"part-{number:05}"
-        table = PartitionedWriter(local_root(config.table), name, schema, config.target_file_bytes, compression)
-        dead_root = local_root(config.dead_letter_table)
-        dead = PartitionedWriter(dead_root, name, DEAD_LETTER_FIELDS, config.target_file_bytes, compression)
+        how = (config.target_file_bytes, compression, config.storage_options)
+        table = PartitionedWriter(table_path(config.table), name, schema, *how)
+        dead = PartitionedWriter(table_path(config.dead_letter_table), name, DEAD_LETTER_FIELDS, *how)
         reasons: Counter[str] = Counter()
         rows = dead_letters = 0
         stored_bytes = 0.0

@@ -274,7 +274,8 @@ def test_a_missing_topic_and_bad_settings_are_named(served: ServedCluster, tmp_p
         ({"table_format": "iceberg"}, "delta, parquet"),
         ({"table_format": "parquet", "dead_letters": "elsewhere"}, "dead letters are for Delta"),
         ({"checkpoint": "elsewhere"}, "for Parquet"),
-        ({"table": "s3://bucket/table"}, "directory that the driver"),
+        ({"table": "s3://bucket/table", "dead_letters": "s3://bucket/table/dead"}, "separate directories"),
+        ({"table_format": "parquet", "storage_options": {"a": "b"}}, "Spark's settings"),
         ({"dead_letters": str(tmp_path / "table" / "dead")}, "separate directories"),
         ({"max_batch_bytes": 0}, "max_batch_bytes"),
     ]:
