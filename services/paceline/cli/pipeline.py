@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,12 +148,6 @@ def stopping() -> Iterator[threading.Event]:
 
 def finish(result: "JobResult", output: str, err: bool = False) -> None:
     """Print the summary, on stderr when stdout has the result, and exit with the job's exit code."""
-    show(result, output, err)
-    sys.exit(int(result.exit_code))
-
-
-def show(result: "JobResult", output: str, err: bool = False) -> None:
-    """Print the summary."""
     if output == "table":
         for name, value in result.summary.items():
             if name == "details":
@@ -162,6 +157,7 @@ def show(result: "JobResult", output: str, err: bool = False) -> None:
             click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
     else:
         click.echo(json.dumps(dict(result.summary), indent=2 if output == "json" else None), err=err)
+    sys.exit(int(result.exit_code))
 
 
 @pipeline.command()
@@ -253,11 +249,12 @@ def migrate(tables: tuple[Path, ...], output: str) -> None:
     """
     with reported(output):
         from paceline.pipeline.jobs.ingest.maintenance import migrate as job
+        from paceline.pipeline.jobs.run import ExitCode, JobResult
 
-        results = [job(table.absolute()) for table in tables]
-        for result in results[:-1]:
-            show(result, output)
-        finish(results[-1], output)
+        counts: Counter[str] = Counter()
+        for table in tables:
+            counts.update(job(table.absolute()))
+        finish(JobResult(ExitCode.OK, {"tables": len(tables), **counts}), output)
 
 
 @pipeline.command()

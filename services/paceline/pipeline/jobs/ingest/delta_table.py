@@ -120,9 +120,7 @@ class DeltaLakeTable:
             max_commit_retries=0,
             app_transactions=[Transaction(f"{APP_ID_PREFIX}{s}", end, now_ms) for s, end in sorted(progress.items())],
         )
-        if self._table.version() != seen.version and self._already_committed(seen, progress):
-            return False
-        while True:
+        while (before := self._table.version()) == seen.version or not self._already_committed(seen, progress):
             try:
                 self._table.create_write_transaction(
                     actions,
@@ -134,11 +132,10 @@ class DeltaLakeTable:
                 return True
             except CommitFailedError:
                 # The version exists: from another writer, or from this commit, whose response was lost.
-                before = self._table.version()
-                if self._already_committed(seen, progress):
-                    return False
+                self._table.update_incremental()
                 if self._table.version() == before:
                     raise
+        return False
 
     def _already_committed(self, seen: Snapshot, progress: Collection[Source]) -> bool:
         """Return whether a commit that reported a failure has succeeded; if not, the caller may retry it.

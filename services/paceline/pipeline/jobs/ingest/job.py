@@ -11,6 +11,7 @@ When a worker dies, its task or batch fails and is repeated from the step ``plan
 Spark's own file sink, see `parquet_query`.
 """
 
+import pickle
 import threading
 import time
 from collections import Counter
@@ -164,7 +165,7 @@ class _Ingest:
         # One number per Spark partition, so that each Spark task runs one ingest task.
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         reports = numbers.mapInArrow(mapped.__call__, REPORT_SCHEMA).collect()
-        return [TaskReport.from_json(row.report) for row in reports]
+        return [pickle.loads(row.report) for row in reports]
 
 
 def _cores(spark: Any) -> int:

@@ -14,10 +14,11 @@ from paceline.pipeline.jobs.ingest.rows import table_fields
 from paceline.pipeline.jobs.run import ExitCode, JobResult
 
 
-def migrate(root: Path) -> JobResult:
-    """Commit files and progress of a Parquet table with manifests to a Delta table in the same directory.
+def migrate(root: Path) -> dict[str, int]:
+    """Commit files and progress of a Parquet table with manifests to a Delta table in its directory.
 
     No file is copied, and files in no manifest stay out of the table. A migration that was interrupted is repeated.
+    Returns the numbers of files and rows.
 
     Raises:
         InvalidConfigError: the directory has no manifests.
@@ -38,7 +39,7 @@ def migrate(root: Path) -> JobResult:
     # Delta counts a path once, so the repetition of an interrupted migration adds no row.
     table.commit(table.load(progress), files, progress)
     folder.rename(root / f"{MANIFESTS}_migrated")
-    return JobResult(ExitCode.OK, {"table": str(root), "files": len(files), "rows": sum(each.rows for each in files)})
+    return {"files": len(files), "rows": sum(each.rows for each in files)}
 
 
 def compact(path: str, keep_hours: float, storage_options: Mapping[str, str] | None = None) -> JobResult:

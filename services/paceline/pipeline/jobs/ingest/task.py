@@ -1,13 +1,13 @@
 """The executor side of an ingest: fetch offset ranges, separate rows from dead letters, write the files.
 
-Spark's ``mapInArrow`` calls `IngestTasks`; each input row is a task number, each output row the JSON form of a
+Spark's ``mapInArrow`` calls `IngestTasks`; each input row is a task number, each output row a pickled
 `TaskReport`. Only the driver commits to the tables.
 """
 
-import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from paceline.pipeline.jobs.ingest.rows import DEAD_LETTER_FIELDS, DeadLetters, 
 from paceline.pipeline.source.offset_ranges import OffsetRange
 from paceline.pipeline.source.options import ReadOptions
 
-REPORT_SCHEMA = "report string"
+REPORT_SCHEMA = "report binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,6 @@ class TaskReport:
     stored_bytes: int
     """Stored size of the records that were read: the size of a record batch that was read in part counts in part."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """Return the JSON form."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "TaskReport":
-        """Return the report of a JSON form."""
-        found = json.loads(text)
-        for name in ("files", "dead_letter_files"):
-            found[name] = [
-                WrittenFile(**{**each, "partition": tuple(map(tuple, each["partition"]))}) for each in found[name]
-            ]
-        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,7 @@ class IngestTasks:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 report = self.run(number)
-                yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+                yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
 
     def run(self, number: int) -> TaskReport:
         """Copy the ranges of a task into files and return a report."""
