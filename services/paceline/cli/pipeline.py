@@ -195,7 +195,7 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
 @click.option(
     "--checkpoint", default="", show_default=False, help="Parquet: Spark's checkpoint [default: TABLE/_checkpoint]"
 )
-@click.option("--from-latest", "start_at_latest", is_flag=True, help="start topics that the table lacks at their end")
+@click.option("--from-latest", "start_at_latest", is_flag=True, help="start new partitions at their end")
 @click.option("--allow-data-loss", is_flag=True, help="skip records that were deleted before they were copied")
 @click.option("--once/--continuous", "once", default=True, help="copy the present records, or run until stopped")
 @click.option("--interval", "interval_s", type=SECONDS, default=10.0, help="seconds between continuous batches")

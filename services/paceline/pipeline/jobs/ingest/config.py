@@ -40,7 +40,7 @@ class IngestConfig:
     checkpoint: str = ""
     """Parquet: Spark's checkpoint of the query; empty: ``_checkpoint`` in the table's directory."""
     start_at_latest: bool = False
-    """Start a topic that the table does not have yet at its end instead of its start."""
+    """Read new partitions from their end instead of their start."""
     allow_data_loss: bool = False
     """Skip records that were deleted before they were copied; otherwise the job fails."""
     continuous: bool = False

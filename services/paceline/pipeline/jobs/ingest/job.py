@@ -114,7 +114,7 @@ class _Ingest:
         if not progress:
             return False
         latest = planner.report_latest() or end
-        left = sum(max(0, latest.offsets[tp] - begin) for tp, begin in begins.items())
+        left = sum(max(0, latest.offsets.get(tp, begin) - begin) for tp, begin in begins.items())
         tasks = planner.tasks(start, end)
         records = sum(each.records for ranges in tasks for each in ranges)
         self._listener.step("planned", {"records": records, "left": left})

@@ -68,10 +68,12 @@ class _Files:
         sink.close()
 
     def delete(self, path: str) -> None:
-        if self._store is not None:
-            self._store.delete_file(path)
-        else:
-            (self._root / path).unlink(missing_ok=True)
+        """Delete a file that no commit names; if that fails, ``compact`` deletes it later."""
+        with suppress(OSError):
+            if self._store is not None:
+                self._store.delete_file(path)
+            else:
+                (self._root / path).unlink()
 
 
 class _OpenFile:
@@ -108,7 +110,7 @@ class _OpenFile:
         return WrittenFile(self.path, size, self.rows, self.partition, self.min_offset or 0, self.max_offset)
 
     def discard(self) -> None:
-        with suppress(OSError):  # the disk may be full, the store out of reach
+        with suppress(OSError):  # the disk may be full
             self._writer.close()
             self._sink.close()
         self._files.delete(self.path)
