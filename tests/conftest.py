@@ -17,6 +17,10 @@ from xdist.scheduler import LoadScopeScheduling
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
 
+SLOW = (
+    "make test-all adds the slow tests: faults in containers, Spark clusters, Spark's Kafka source beside ours, "
+    "4,000 connections, more seeds and kills, every scenario in every language, and the wheels."
+)
 _chroots = itertools.count(1)
 
 # An example that takes longer than 200 ms on a busy machine is no failure.
@@ -27,19 +31,27 @@ settings.load_profile("paceline")
 class FilesInParallel(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each worker whole files, so that tests of a file share its clusters.
 
-    All container tests go to one worker, because they share an engine; each client's scenarios may go to another one.
+    All container tests go to one worker, because they share an engine; the scenarios of a language share a driver.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
         if file.startswith("tests/containers/"):
             return "tests/containers"
-        return file + test.partition("[")[2] if file == "tests/conformance/test_conformance.py" else file
+        if file == "tests/conformance/test_conformance.py":
+            return file + test.partition("[")[2].partition("-")[0].rstrip("]")
+        return file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInParallel:
     """Choose how tests are shared out when pytest runs with ``-n``."""
     return FilesInParallel(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which tests ``-m "not slow"`` left out."""
+    if config.option.markexpr == "not slow":
+        terminalreporter.write_line(SLOW)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,14 @@ from tests.conformance.results import FAILED, NOT_YET
 from tests.conformance.scenarios import all_scenarios
 
 DRIVERS = known_drivers()
+REAL = [one.name for one in all_scenarios() if one.cluster == "real"]
+CORE = (
+    "null and empty keys and values and headers survive a real broker",
+    "the leader dies during produce and nothing is lost or doubled",
+    "one member gets every partition and the next one begins at its commit",
+    "two members share the partitions by range",
+)
+"""Scenarios of real processes that every language plays in each run; the others are slow, except in Python."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,20 @@ def test_the_client_passes_the_scenarios_of_a_scripted_cluster(driver: Driver) -
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-@pytest.mark.parametrize("name", [one.name for one in all_scenarios() if one.cluster == "real"])
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        pytest.param(
+            language,
+            name,
+            id=f"{language}-{name}",
+            marks=() if language == "python" or name in CORE else pytest.mark.slow,
+        )
+        for language in sorted(DRIVERS)
+        for name in REAL
+    ],
+    indirect=["driver"],
+)
 def test_the_client_passes_a_scenario_of_real_processes(
     driver: Driver, real_cluster: Callable[[], Cluster], name: str
 ) -> None:

@@ -17,14 +17,13 @@ from tests.containers.workload import (
     await_full_isr,
     await_other_leader,
     await_progress,
-    in_every_run,
     leader_of,
     make_topic,
 )
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
 
 RECORDS = 20_000
 SECRETS = "/run/paceline"

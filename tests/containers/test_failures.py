@@ -52,6 +52,7 @@ def test_killing_the_leaders_container_loses_no_acknowledged_record(
     assert load.count() >= PARTITIONS * 600
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_zookeeper_server_stops_nothing(cluster: ComposeCluster, client: StubClient) -> None:
     topic = "zookeeper-server-killed"
     make_topic(client, topic)
@@ -70,6 +71,7 @@ def test_the_loss_of_a_zookeeper_server_stops_nothing(cluster: ComposeCluster, c
     assert load.problems(client) == []
 
 
+@pytest.mark.slow
 def test_a_stopped_broker_hands_over_and_exits_with_zero(cluster: ComposeCluster, client: StubClient) -> None:
     topic = "broker-stopped"
     make_topic(client, topic)
@@ -87,6 +89,7 @@ def test_a_stopped_broker_hands_over_and_exits_with_zero(cluster: ComposeCluster
     assert load.problems(client) == []
 
 
+@pytest.mark.slow
 def test_the_other_controller_takes_over_when_the_active_ones_container_is_killed(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
@@ -109,6 +112,7 @@ def test_the_other_controller_takes_over_when_the_active_ones_container_is_kille
     cluster.start(CONTROLLERS[before.controller_id])
 
 
+@pytest.mark.slow
 def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
@@ -130,6 +134,7 @@ def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
     assert load.problems(client) == []
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_cut_off_is_replaced_and_returns_with_the_same_log(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
@@ -149,6 +154,7 @@ def test_a_leader_that_is_cut_off_is_replaced_and_returns_with_the_same_log(
     assert load.problems(client) == []
 
 
+@pytest.mark.slow
 def test_a_controller_that_was_cut_off_is_not_active_when_it_returns(
     cluster: ComposeCluster, client: StubClient
 ) -> None:

@@ -8,14 +8,13 @@ from tests.containers.workload import (
     agrees,
     await_other_leader,
     await_progress,
-    in_every_run,
     leader_of,
     under_load,
 )
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("peers", [ZOOKEEPERS, tuple(CONTROLLERS.values())], ids=["zookeeper", "controllers"])

@@ -11,7 +11,6 @@ from tests.containers.workload import (
     HEALED_WITHIN_S,
     await_full_isr,
     await_progress,
-    in_every_run,
     leader_of,
     make_topic,
     under_load,
@@ -19,7 +18,7 @@ from tests.containers.workload import (
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
 
 LAG_LIMIT_MS = 2_000
 """``replica.lag.time.max.ms`` of config/dev.properties."""

@@ -8,7 +8,6 @@ from tests.containers.workload import (
     PARTITIONS,
     await_full_isr,
     await_progress,
-    in_every_run,
     leaders_of_one_epoch,
     make_topic,
     under_load,
@@ -17,7 +16,7 @@ from tests.support.paced_producers import PacedProducers
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
 
 EVERYTHING = (*ZOOKEEPERS, *CONTROLLERS.values(), *BROKERS.values())
 

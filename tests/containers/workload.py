@@ -1,11 +1,9 @@
 """A topic under load in a cluster of containers, and the checks after every fault."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 
 import grpc
-import pytest
 
 from paceline.v1 import metadata_service_pb2
 from tests.containers.compose import BROKERS, ComposeCluster
@@ -17,11 +15,6 @@ PARTITIONS = 3
 HEALED_WITHIN_S = 90.0
 """Every replica is in sync again this soon after the end of a fault, even on a machine with two busy cores."""
 PATIENCE_S = 240.0
-
-in_every_run = pytest.mark.skipif(
-    os.environ.get("PACELINE_ALL_CONTAINERS", "0") == "0",
-    reason="one of the longer container tests: make containers, or PACELINE_ALL_CONTAINERS=1",
-)
 
 
 def make_topic(client: StubClient, name: str) -> None:

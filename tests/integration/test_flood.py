@@ -1,6 +1,6 @@
 """Limits on the memory and the delays that hostile connections cause in a broker (H1, H2, H20, H21).
 
-200 connections; with PACELINE_FLOOD=1 also 4,000, nearly as many as a listener accepts (``max.connections``).
+200 connections; in the slow test 4,000, nearly as many as a listener accepts (``max.connections``).
 """
 
 import json
@@ -37,7 +37,6 @@ MIB = 1 << 20
 STORED_BYTES = 32 * MIB
 SECONDS = 15
 LONG_S = 120.0
-MANY = pytest.mark.skipif(not os.environ.get("PACELINE_FLOOD"), reason="needs PACELINE_FLOOD=1")
 LEAST_PRODUCED = 20
 """Small requests of the bystander that succeed; on an idle machine there are more than 100."""
 CONTROL_WITHIN_S = 0.1
@@ -132,7 +131,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     running.stop()
 
 
-@pytest.mark.parametrize(("connections", "max_bytes"), [(200, 500 * MIB), pytest.param(4_000, 750 * MIB, marks=MANY)])
+@pytest.mark.parametrize(
+    ("connections", "max_bytes"), [(200, 500 * MIB), pytest.param(4_000, 750 * MIB, marks=pytest.mark.slow)]
+)
 def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(
     cluster: LocalCluster, connections: int, max_bytes: int
 ) -> None:

@@ -1,7 +1,6 @@
 """Every job, unchanged, with spark-submit on a standalone master and over Spark Connect, against a real cluster.
 
-The tests start a master, a worker and a Connect server on free ports. They need three Spark sessions per job, so they
-run only with PACELINE_SPARK_CLUSTERS=1.
+The tests start a master, a worker and a Connect server on free ports. They need three Spark sessions per job.
 """
 
 import importlib
@@ -33,7 +32,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.zookeeper,
-    pytest.mark.skipif(not os.environ.get("PACELINE_SPARK_CLUSTERS"), reason="needs PACELINE_SPARK_CLUSTERS=1"),
+    pytest.mark.slow,
 ]
 
 SPARK_HOME = Path(pyspark.__file__).parent

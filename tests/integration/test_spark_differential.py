@@ -1,11 +1,10 @@
 """Our data source and Spark's Kafka source return the same rows and progress for the same records and options.
 
 The first run downloads Kafka 3.9.1 and the jars of Spark's Kafka source with Maven, and PySpark 4.2.0 with pip, into
-build/. Because that is 600 MB, the tests run only with PACELINE_SPARK_DIFFERENTIAL=1.
+build/: 600 MB.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.zookeeper,
-    pytest.mark.skipif(not os.environ.get("PACELINE_SPARK_DIFFERENTIAL"), reason="needs PACELINE_SPARK_DIFFERENTIAL=1"),
+    pytest.mark.slow,
     # The first test waits until both sources have run every case.
     pytest.mark.timeout(2 * ANSWERS_TIMEOUT_S + 600),
 ]
