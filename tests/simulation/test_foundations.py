@@ -12,6 +12,7 @@ from tests.simulation.profile import draw_profile
 from tests.simulation.run import Run
 from tests.simulation.shrink import shrink
 from tests.simulation.world import NodeScheduler, Skew, World
+from tests.support.virtual_time import VirtualTime
 
 # Time
 
@@ -25,6 +26,23 @@ def test_callbacks_run_in_order_of_time_and_cancelled_ones_never() -> None:
     world.run_until(5_000)
     assert seen == ["a", "b"]
     assert world.now_us == 5_000
+
+
+def test_a_loop_in_which_time_stands_still_fails_after_a_number_of_steps() -> None:
+    world, time = World(1), VirtualTime()
+
+    def again() -> None:
+        world.after(0, again)
+
+    def once_more() -> None:
+        time.call_soon(once_more)
+
+    again()
+    with pytest.raises(AssertionError, match="100000 callbacks at 0 us"):
+        world.run_until(1)
+    once_more()
+    with pytest.raises(AssertionError, match="still busy at 1000000"):
+        time.run_for(1)
 
 
 def test_random_streams_depend_on_seed_and_label_only() -> None:

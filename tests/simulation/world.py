@@ -17,6 +17,8 @@ from tests.simulation.disk import ProcessKilled
 
 MILLISECOND = 1_000
 _EPOCH_WALL_MS = 1_700_000_000_000
+MOST_IN_AN_INSTANT = 100_000
+"""Callbacks that may run before time advances; more are a loop that makes no progress."""
 
 
 class Timer:
@@ -42,6 +44,7 @@ class World:
         self.events = 0
         self._queue: list[tuple[int, int, int, Timer]] = []
         self._sequence = 0
+        self._in_an_instant = 0
         self._ties = self.chance("ties")
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -74,6 +77,9 @@ class World:
             callback = timer.callback
             if callback is None:
                 continue
+            self._in_an_instant = self._in_an_instant + 1 if at == self.now_us else 0
+            if self._in_an_instant >= MOST_IN_AN_INSTANT:
+                raise AssertionError(f"seed {self.seed}: {MOST_IN_AN_INSTANT} callbacks at {at} us: {callback}")
             self.now_us = at
             self.events += 1
             if timer.owner is None:
