@@ -1,6 +1,7 @@
 """Which way imports point: each room may only use what the table of docs/architecture.md gives it."""
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -173,3 +174,15 @@ def test_the_client_needs_neither_controller_nor_broker_nor_service_packages() -
 def test_every_package_has_a_docstring_about_its_purpose() -> None:
     for init in sorted((SERVICES / "paceline").rglob("__init__.py")):
         assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
+
+
+def test_no_unit_test_sleeps() -> None:
+    """``asyncio.sleep(0)`` gives the loop a turn; a longer sleep belongs to tests/integration."""
+    sleeps = []
+    for path in sorted((ROOT / "tests" / "unit").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "sleep(" in text else ():
+            call = ast.unparse(node) if isinstance(node, ast.Call) else ""
+            if re.match(r"[\w.]*\bsleep\(", call) and call != "asyncio.sleep(0)":
+                sleeps.append(f"{path.relative_to(ROOT)}:{node.lineno}: {call}")
+    assert not sleeps, "\n".join(sleeps)

@@ -15,6 +15,7 @@ from paceline.broker.service.response_memory import (
     AnswerBudget,
 )
 from paceline.model.errors import ThrottledError
+from tests.support.waiting import until
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -69,12 +70,6 @@ def advance(monkeypatch: pytest.MonkeyPatch) -> Advance:
         monkeypatch.setattr(loop, "time", lambda: before() + seconds)
 
     return advanced
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LONG_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_responses_count_until_their_calls_end() -> None:

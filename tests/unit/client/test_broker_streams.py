@@ -1,11 +1,11 @@
 """Streams of a client to brokers: one to each, and a pause after a broker refused one."""
 
 import threading
-import time
 from typing import Any
 
 from paceline.rpc.channels import ChannelCache
 from paceline_client.broker_streams import ASK_AGAIN_S, BrokerStreams
+from tests.support.waiting import eventually
 
 
 class Channel:
@@ -49,7 +49,7 @@ def test_streams_to_unused_addresses_end_with_their_threads() -> None:
 
 
 def wait_for_threads(names: set[str]) -> None:
-    deadline = time.monotonic() + 60
-    while (alive := {thread.name for thread in threading.enumerate() if thread.name.startswith("left-")}) != names:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.01)
+    def alive() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("left-")}
+
+    eventually(lambda: alive() == names, 60, f"the threads are {names}", pause_s=0.01)

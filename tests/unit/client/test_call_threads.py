@@ -1,9 +1,9 @@
 """Threads for blocking calls: reused when free, one for each concurrent call, all ended by close."""
 
 import threading
-import time
 
 from paceline_client.call_threads import CallThreads
+from tests.support.waiting import eventually
 
 WAIT_S = 60.0
 
@@ -26,10 +26,8 @@ def test_consecutive_calls_use_one_thread() -> None:
     seen: list[threading.Thread] = []
     for count in range(1, 21):
         threads.submit(lambda: seen.append(threading.current_thread()))
-        deadline = time.monotonic() + WAIT_S
-        while (len(seen), threads._free) != (count, 1):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        done = (count, 1)
+        eventually(lambda done=done: (len(seen), threads._free) == done, WAIT_S, "the call has ended", pause_s=0.001)
     assert len(set(seen)) == 1
     threads.close()
 

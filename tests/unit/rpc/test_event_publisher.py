@@ -15,6 +15,7 @@ from paceline.rpc.watch import event_publisher
 from paceline.rpc.watch.event_publisher import CLUSTER_EVENTS_TOPIC, EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.v1 import admin_service_pb2, cluster_event_pb2, log_service_pb2, metadata_service_pb2, record_pb2
+from tests.support.waiting import until
 
 PORT = 9092
 
@@ -64,8 +65,7 @@ async def test_events_from_before_and_after_the_start_are_published_in_order() -
     say(hub, "a", "b")
     publisher = RecordingPublisher(hub)
     running = asyncio.create_task(run(publisher, 3))
-    while len(publisher.values) < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(publisher.values) == 2)
     say(hub, "c")
     await running
     assert publisher.values == ["a", "b", "c"] and publisher.published == 3
@@ -160,9 +160,7 @@ async def publish_an_event(open_channel: Callable[[str], Channel], *asked: str) 
     publisher = EventPublisher(hub, lambda: asked, open_channel, 1)
     running = asyncio.create_task(publisher.run())
     try:
-        async with asyncio.timeout(60):
-            while not publisher.published and not running.done():
-                await asyncio.sleep(0.001)
+        await until(lambda: publisher.published or running.done())
     finally:
         hub.close()
         await running
@@ -188,7 +186,8 @@ async def test_without_a_known_broker_the_publisher_waits_and_delays_nothing() -
     publisher = EventPublisher(hub, list, lambda _address: None, 3)
     say(hub, "a")
     running = asyncio.create_task(publisher.run())
-    await asyncio.sleep(0.05)
+    for _ in range(100):
+        await asyncio.sleep(0)
     assert not running.done() and publisher.published == 0
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

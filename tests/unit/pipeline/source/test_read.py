@@ -17,6 +17,7 @@ from paceline.pipeline.source.planning import plan_tasks
 from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 from paceline.pipeline.source.reader import OffsetRangesPartition
 from paceline.rpc.memory import keep_freed_memory
+from tests.support.waiting import eventually
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import simple_records, to_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
@@ -174,8 +175,5 @@ def test_the_next_response_is_fetched_while_the_last_is_processed() -> None:
         before = len(served.fetches)
         answers = prefetched(RangeFetcher(cluster, ranges, options))
         next(answers)
-        deadline = time.monotonic() + 60
-        while len(served.fetches) < before + 2:
-            assert time.monotonic() < deadline, "no second fetch was started"
-            time.sleep(0.005)
+        eventually(lambda: len(served.fetches) >= before + 2, 60, "a second fetch was started", pause_s=0.005)
         answers.close()  # type: ignore[attr-defined]
