@@ -22,6 +22,7 @@ CHECKPOINT = "replication-offset-checkpoint"
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_no_acknowledged_record_is_lost_and_no_high_watermark_is_above_its_log_end(tmp_path: Path) -> None:
     cluster = LocalCluster(
         tmp_path, CONFIG_FILE, settings={"replica.high.watermark.checkpoint.interval.ms": "50"}, ports=free_plan(2, 3)

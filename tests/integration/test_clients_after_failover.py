@@ -140,6 +140,7 @@ def go_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.go
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_the_go_producer_and_consumer_continue_at_the_next_leader(cluster: LocalCluster, go_samples: Path) -> None:
     topic = ["-bootstrap", cluster.bootstrap, "-topic", "go"]
     programs: list[subprocess.Popen[str]] = []

@@ -107,6 +107,7 @@ def vanish(cluster: LocalCluster, partition: int, which: int, *, with_indexes: b
         path.unlink()
 
 
+@pytest.mark.slow
 def test_a_replica_that_lost_a_segment_while_it_was_stopped_leads_only_after_it_was_rebuilt(
     cluster: LocalCluster,
 ) -> None:

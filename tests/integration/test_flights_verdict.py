@@ -30,6 +30,7 @@ def flights(*carriers_and_numbers: tuple[str, int]) -> bytes:
     )
 
 
+@pytest.mark.slow
 def test_lost_duplicate_and_reordered_records_are_counted_in_any_directory(tmp_path: Path) -> None:
     """The directory name has spaces, commas and brackets, which are special in Spark's options and file paths."""
     directory = tmp_path / 'my "run", [1] {a,b} *'

@@ -66,6 +66,7 @@ def _summary(code: int | None, output: str, errors: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 def test_the_module_is_formatted_vetted_and_passes_its_own_tests() -> None:
     unformatted = subprocess.run(["gofmt", "-l", "samples"], cwd=MODULE, capture_output=True, text=True, timeout=180.0)
     assert (unformatted.returncode, unformatted.stdout) == (0, "")
@@ -116,6 +117,7 @@ def test_any_controller_is_a_bootstrap_server(roundtrip: Path, cluster: LocalClu
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
+@pytest.mark.slow
 def test_a_killed_leader_costs_retries_and_no_record(roundtrip: Path, cluster: LocalCluster) -> None:
     topic = "from-go-with-failover"
     program = subprocess.Popen(
@@ -170,6 +172,7 @@ def test_a_bad_flag_is_a_usage_error(roundtrip: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
+@pytest.mark.slow
 def test_the_library_loses_no_record_while_a_leader_is_killed(tmp_path: Path, cluster: LocalCluster) -> None:
     program = tmp_path / "failover"
     _go("build", "-o", str(program), "./samples/failover")

@@ -40,6 +40,7 @@ def leader_of(admin: Admin, topic: str) -> int | None:
 
 
 @pytest.mark.origin("S1-12")
+@pytest.mark.slow
 def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
     spark: Any,  # noqa: F811
     cluster: LocalCluster,

@@ -13,18 +13,27 @@ from tests.simulation.run import Run, run_seed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+FEW = 100
 KEPT = [line.split(maxsplit=1) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 
 
 @pytest.mark.timeout(1200)
 def test_some_seeds_violate_no_invariant(request: pytest.FixtureRequest) -> None:
-    count = request.config.getoption("--simulation-seeds", 300)
+    count = request.config.getoption("--simulation-seeds", FEW)
     assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_more_seeds_violate_no_invariant(request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--simulation-seeds", FEW)
+    assert run_many(range(count + 1, 301), jobs=2, keep_going=False, with_shrinking=False) == 0
+
+
 @pytest.mark.timeout(600)
-def test_some_wild_seeds_violate_no_invariant() -> None:
-    assert run_many(range(1, 61), jobs=2, keep_going=False, with_shrinking=False, wild=True) == 0
+@pytest.mark.parametrize("seeds", [range(1, 21), pytest.param(range(21, 61), marks=pytest.mark.slow)], ids=str)
+def test_some_wild_seeds_violate_no_invariant(seeds: range) -> None:
+    assert run_many(seeds, jobs=2, keep_going=False, with_shrinking=False, wild=True) == 0
 
 
 @pytest.mark.parametrize(("seed", "name"), KEPT)
@@ -35,7 +44,7 @@ def test_seeds_that_once_found_a_bug_violate_no_invariant(seed: str, name: str) 
 
 @pytest.mark.timeout(600)
 def test_a_seed_gives_the_same_run_in_another_process_with_another_hash_seed(request: pytest.FixtureRequest) -> None:
-    count = request.config.getoption("--double-runs", 12)
+    count = request.config.getoption("--double-runs", 6)
     program = (
         "from tests.simulation.run import run_seed\n"
         f"for seed in range(1, {count} + 1): print(seed, run_seed(seed).digest)"

@@ -12,6 +12,7 @@ from paceline.model.client_io import ProduceResult
 from paceline.model.identifiers import NO_LEADER
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.support.broker_cluster import TP, BrokerCluster
+from tests.support.slow import slow_but_every
 
 BROKERS = (1, 2, 3)
 
@@ -163,7 +164,7 @@ class History:
         assert all(one == ends[0] for one in ends)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", slow_but_every(3, range(24)))
 def test_no_acknowledged_record_is_lost(seed: int) -> None:
     history = History(seed)
     history.run(150)

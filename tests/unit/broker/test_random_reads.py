@@ -5,6 +5,7 @@ import pytest
 from paceline.model.client_io import FetchResponse
 from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP
+from tests.support.slow import slow_but_every
 from tests.unit.broker.test_random_histories import BROKERS, History
 from tests.unit.broker.test_replication_throttle import set_rate, throttle
 
@@ -62,7 +63,7 @@ class ReadHistory(History):
             self.check()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", slow_but_every(4, range(16)))
 def test_every_record_read_from_any_broker_is_in_the_final_log(seed: int) -> None:
     history = ReadHistory(seed)
     history.run(200)

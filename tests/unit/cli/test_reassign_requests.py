@@ -14,15 +14,14 @@ from paceline.cli.commands import cli
 from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, elect_leaders, list_moves
 from paceline.model.errors import InvalidReplicaAssignmentError, InvalidRequestError, NotControllerError
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS
 from paceline_client import ElectionResult, ReassignmentResult
 
-MOVES = 150_000
+MOVES, LIMIT = 15_000, 10_000
 REFUSED = TopicPartition("t", MOVES - 5)
 
 
 class BoundedAdmin:
-    """An `Admin` whose controller has the request limit of a real one."""
+    """An `Admin` whose controller limits requests, as a real one does."""
 
     def __init__(self, *_: object) -> None:
         self.asked: list[TopicPartition] = []
@@ -41,8 +40,8 @@ class BoundedAdmin:
         """Return an answer."""
 
     def _ask(self, partitions: Sequence[tuple[str, int]]) -> list[TopicPartition]:
-        if len(partitions) > MAX_CLIENT_FIELDS:
-            raise InvalidRequestError(f"more than {MAX_CLIENT_FIELDS} fields in one request")
+        if len(partitions) > LIMIT:
+            raise InvalidRequestError(f"more than {LIMIT} fields in one request")
         if len(self.asked) >= self.fails_at:
             raise NotControllerError("no controller is active")
         found = [TopicPartition(*each) for each in partitions]

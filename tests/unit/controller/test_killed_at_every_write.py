@@ -19,6 +19,7 @@ from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from tests.support.reassignments import running_reassignments, start_reassignments
+from tests.support.slow import slow_but_every
 from tests.support.zookeeper.client import MemoryZooKeeper
 from tests.support.zookeeper.link import is_write
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
@@ -358,7 +359,7 @@ def test_a_warm_standby_completes_the_job_of_a_controller_that_dies_at_any_write
     assert TakeoverKind.WARM in kinds and TakeoverKind.COLD not in kinds
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@pytest.mark.parametrize("job", slow_but_every(3, JOBS), ids=lambda job: job.name)
 def test_a_successor_that_dies_at_any_write_is_succeeded_as_well(job: Job) -> None:
     (undisturbed,) = perform(job, [None], applied=False)
     first_dies_at = (undisturbed.writes + 1) // 2

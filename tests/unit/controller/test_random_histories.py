@@ -14,6 +14,7 @@ from paceline.coordination.interface import Create, GetData, Multi, SetData, Wat
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from tests.support.reassignments import running_reassignments, start_reassignments
+from tests.support.slow import slow_but_every
 from tests.support.zookeeper.client import AppliedWrite
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster, short
 
@@ -200,7 +201,7 @@ def check_writes(writes: list[AppliedWrite]) -> None:
         states[change.path] = state
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", slow_but_every(4, range(20)))
 def test_the_cluster_is_complete_after_any_history(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     history = History(seed)

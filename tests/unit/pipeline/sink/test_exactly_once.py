@@ -17,6 +17,7 @@ from paceline.pipeline.sink.options import WriteOptions
 from paceline.pipeline.sink.publisher import EPOCHS, Publisher, producer_of
 from paceline.pipeline.sink.staging import Staged
 from paceline_client import Producer, RecordFuture
+from tests.support.slow import slow_but_every
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster
 from tests.unit.pipeline.sink.writes import (
@@ -130,7 +131,7 @@ def test_the_kill_matrix_covers_every_step(served: ServedCluster) -> None:
 
 @pytest.mark.usefixtures("every_batch_alone")
 @pytest.mark.parametrize("forgets", [False, True], ids=["remembered", "forgotten"])
-@pytest.mark.parametrize("number", range(1, STEPS + 1))
+@pytest.mark.parametrize("number", slow_but_every(4, range(1, STEPS + 1)))
 def test_a_driver_that_dies_before_any_step_loses_and_repeats_nothing(
     served: ServedCluster, number: int, forgets: bool
 ) -> None:
