@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 RUN_DIR := build/run
 PYTEST_ARGS ?=
-IN_PARALLEL := -n auto --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -q -n auto --no-loadscope-reorder
 KEEP ?= 0
 SMALL ?= 0
 INSECURE ?= 0
@@ -18,10 +18,13 @@ SEEDS ?= 300
 FIRST ?= 1
 WHAT ?= data
 
-.PHONY: help install java run test soak integration containers simulate lint fmt protos protos-baseline protos-check bench clients images up certificate logs ps down lock clean
+.PHONY: help install java quick test test-all integration containers simulate lint fmt protos protos-check protos-baseline \
+  clients run clean images up certificate logs ps down bench soak lock dist release
+
+##@ Everyday
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^##@ /{print substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## create .venv and install everything, hash-checked
 
@@ -29,26 +32,31 @@ $(STAMP): pyproject.toml requirements.lock scripts/install.sh
 	@scripts/install.sh $(VENV)
 	@touch $(STAMP)
 
-java: ## check that Java 17 or newer is there
+java:
 	@scripts/check_java.sh
 
-run: install java ## the main job: stream real flights through a cluster, kill a leader, read it all back with Spark
-	@$(PY) -m examples.flights --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
+quick: install ## ruff, mypy, unit tests and 20 seeds: under two minutes on two cores
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(PYTEST) -m "not slow" tests/unit
+	@$(PY) -m tests.simulation --seeds 20
 
-test: install ## every test this machine can run, and why the rest was skipped
-	@$(PY) -m pytest -q $(IN_PARALLEL) $(PYTEST_ARGS)
+test: install ## all tests but the slow ones (12 minutes); PYTEST_ARGS=tests/unit narrows it
+	@$(PYTEST) -m "not slow" --durations=10 $(PYTEST_ARGS)
 
-soak: install java ## long runs with faults: SCENARIO=faults, kills, suspicions (each with ROUNDS), outage (SECONDS), groups (MINUTES) or steps (RECORDS)
-	@$(PY) -m tests.soak $(SCENARIO) $(foreach name,rounds seconds minutes records,$(addprefix --$(name) ,$($(shell echo $(name) | tr a-z A-Z))))
+test-all: install ## all tests, with the slow ones (over an hour): before a release
+	@scripts/docker_engine.sh || echo "no Docker engine: the container tests will be skipped" >&2
+	@$(PYTEST) --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
 
-integration: install java ## only the tests with real processes
-	@$(PY) -m pytest -q $(IN_PARALLEL) tests/integration $(PYTEST_ARGS)
+integration: install java ## only the tests with real processes, without the slow ones
+	@$(PYTEST) -m "not slow" tests/integration $(PYTEST_ARGS)
 
-containers: install ## every test with containers (about 20 minutes); starts an engine where it may
+containers: install ## all tests with containers (20 minutes); starts an engine where it may
 	@scripts/docker_engine.sh
-	@PACELINE_ALL_CONTAINERS=1 $(PY) -m pytest -q -m containers tests/containers $(PYTEST_ARGS)
+	@$(PY) -m pytest -q tests/containers $(PYTEST_ARGS)
 
-simulate: install ## run SEEDS (300) simulated clusters from seed FIRST (1); SEED=42 replays one with its timeline; WILD=1: denser faults
+simulate: install ## SEEDS=300 simulated clusters; SEED=42 shows one; WILD=1: denser faults
 	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 
 lint: install protos-check ## ruff, mypy, buf; the contract may grow but not break
@@ -69,34 +77,30 @@ protos: install ## write the committed stubs from protos/
 	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
 	@if command -v cargo >/dev/null; then scripts/clients/rust.sh stubs; else echo "no Rust here: the stubs in clients/rust stay as they are"; fi
 
-protos-baseline: install ## make protos/ the baseline that lint compares later changes with
-	@cd protos && ../$(VENV)/bin/buf build --exclude-source-info -o baseline.binpb
-
 protos-check: ## compare the committed stubs with a fresh run
 	@scripts/check_protos.sh
 
-# The modules of benchmarks/ behind each WHAT.
-BENCH_data := data
-BENCH_kafka := versus_kafka
-BENCH_callers := callers
-BENCH_control := control failover
-BENCH_replicas := replicas
-BENCH_groups := groups
-BENCH_pipeline := pipeline
-BENCH_security := security
-BENCH_sizing := sizing
-BENCH_python := python_clients
+protos-baseline: install ## make protos/ the baseline that lint compares later changes with
+	@cd protos && ../$(VENV)/bin/buf build --exclude-source-info -o baseline.binpb
 
-bench: install java ## measure WHAT=data, control, replicas, security or sizing; kafka, callers, groups, pipeline or python: beside Kafka 3.9.1 (jars through Maven); callers and sizing need Go; into build/bench
-	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
-
-clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, Rust, C++)
+clients: ## build and test the client libraries whose toolchains are here
 	@scripts/clients/all.sh
 
-images: ## build the container images, from official bases or, without a registry, from Debian packages; PROFILES=obs,pipeline
+run: install java ## stream real flights through a cluster, kill a leader, read it all with Spark
+	@$(PY) -m examples.flights --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
+
+clean: ## remove the files that make run and other targets wrote, but not .venv
+	@if [ -x $(PY) ]; then $(PY) -m examples.flights --directory $(RUN_DIR) --clean; fi
+	@if [ -x $(VENV)/bin/paceline ]; then $(VENV)/bin/paceline dev down >/dev/null; fi
+	@rm -rf build dist .mypy_cache .ruff_cache .hypothesis
+
+##@ Cluster
+
+images: ## build the images, from Debian packages without a registry; PROFILES=obs,pipeline
 	@scripts/images.sh $(subst $(comma), ,$(PROFILES))
 
-up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; RACKS=1: six brokers; PROFILES=load,obs,pipeline: more services
+# SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; RACKS=1: six brokers; PROFILES=load,obs,pipeline: more services.
+up: images ## start docker-compose.yml; SMALL=1 INSECURE=1 RACKS=1 PROFILES=load,obs
 	@SMALL=$(SMALL) INSECURE=$(INSECURE) RACKS=$(RACKS) PROFILES='$(PROFILES)' scripts/up.sh
 
 certificate: ## issue a certificate of that cluster for the client NAME
@@ -111,10 +115,35 @@ ps: ## list its containers
 down: ## stop it; its data stays unless VOLUMES=1
 	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
 
-lock: ## refresh requirements.lock
+##@ Measure
+
+# The modules of benchmarks/ behind each WHAT. kafka, callers, groups, pipeline and python measure beside Kafka 3.9.1, whose
+# jars come through Maven; callers and sizing need Go.
+BENCH_data := data
+BENCH_kafka := versus_kafka
+BENCH_callers := callers
+BENCH_control := control failover
+BENCH_replicas := replicas
+BENCH_groups := groups
+BENCH_pipeline := pipeline
+BENCH_security := security
+BENCH_sizing := sizing
+BENCH_python := python_clients
+
+bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security
+	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
+
+# faults, kills and suspicions take ROUNDS, outage SECONDS, groups MINUTES, steps RECORDS.
+soak: install java ## long runs with SCENARIO=faults kills suspicions outage groups steps
+	@$(PY) -m tests.soak $(SCENARIO) $(foreach name,rounds seconds minutes records,$(addprefix --$(name) ,$($(shell echo $(name) | tr a-z A-Z))))
+
+##@ Release
+
+lock: ## refresh the lock files of the packages
 	@scripts/lock.sh
 
-clean: ## remove what make run and the other targets wrote, but not .venv
-	@if [ -x $(PY) ]; then $(PY) -m examples.flights --directory $(RUN_DIR) --clean; fi
-	@if [ -x $(VENV)/bin/paceline ]; then $(VENV)/bin/paceline dev down >/dev/null; fi
-	@rm -rf build .mypy_cache .ruff_cache .hypothesis
+dist: install ## wheel, sdist, SBOM (CycloneDX) and list of licences, into dist/
+	@scripts/dist.sh dist
+
+release: install ## check that this commit can be released, and tag it with its version
+	@$(PY) scripts/release.py
