@@ -8,7 +8,8 @@
 # requirements.lock           development and CI: extra `dev`, and the build tools of the wheel
 # requirements-services.lock  the container image: extra `services`, the same versions
 # requirements-build.lock     the build tools of the wheel, for the image's build stage, the same versions
-# requirements-protos.lock    the generators of the Python stubs, from protos/requirements.in
+# requirements-protos.lock    the generators of the Python stubs: extra `protos` alone
+# requirements-dist.lock      the tools of make dist: extra `dist` alone
 # requirements-benchmarks.lock  the Kafka clients that make bench WHAT=python measures, from benchmarks/requirements.in
 #
 # Install with `pip install --require-hashes -r requirements.lock`, then Paceline itself with
@@ -41,6 +42,15 @@ esac
 grep '^requires = ' pyproject.toml | grep -o '"[^"]*"' | tr -d '"' >"$work/build.in"
 grep -q '^hatchling' "$work/build.in" || { echo "cannot read [build-system] requires from pyproject.toml" >&2; exit 1; }
 
+# Some extras are installed in environments of their own, without Paceline.
+for extra in protos dist; do
+  python3 - "$extra" >"$work/$extra.in" <<'PROGRAM'
+import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
+PROGRAM
+done
+
 compile() {  # compile NAME SOURCES...: writes $work/NAME, starting from the committed one
   local name=$1
   shift
@@ -52,11 +62,12 @@ compile() {  # compile NAME SOURCES...: writes $work/NAME, starting from the com
 compile requirements.lock --extra dev pyproject.toml "$work/build.in"
 compile requirements-services.lock --extra services --constraint "$work/requirements.lock" pyproject.toml
 compile requirements-build.lock --constraint "$work/requirements.lock" "$work/build.in"
-compile requirements-protos.lock protos/requirements.in
+compile requirements-protos.lock "$work/protos.in"
+compile requirements-dist.lock "$work/dist.in"
 compile requirements-benchmarks.lock benchmarks/requirements.in
 
 status=0
-for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock requirements-benchmarks.lock; do
+for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock requirements-dist.lock requirements-benchmarks.lock; do
   if grep -n -E '^\s*(-i|-f|--index-url|--extra-index-url|--find-links)|://' "$work/$name"; then
     echo "$name names an index; locks must not" >&2
     exit 1
