@@ -114,7 +114,7 @@ fill_pipeline_wheelhouse() {
 build_pipeline() {
   fill_pipeline_wheelhouse
   say "building paceline-pipeline:dev on paceline:dev"
-  run_quietly build/image-pipeline.log docker build --force-rm --build-arg BASE_IMAGE=paceline:dev -t paceline-pipeline:dev \
+  run_quietly build/image-pipeline.log docker build --force-rm "${labels[@]}" --build-arg BASE_IMAGE=paceline:dev -t paceline-pipeline:dev \
     build/image-pipeline
 }
 
@@ -126,7 +126,7 @@ build_obs() {
   else
     make_local_base
     say "building paceline-prometheus:dev from Debian's package"
-    run_quietly build/image-prometheus.log docker build --force-rm --build-arg BASE_IMAGE="$local_base" \
+    run_quietly build/image-prometheus.log docker build --force-rm "${labels[@]}" --build-arg BASE_IMAGE="$local_base" \
       -f services/prometheus.Dockerfile -t paceline-prometheus:dev .
   fi
   can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana will not start; config/grafana has its dashboard"
@@ -144,6 +144,10 @@ for argument in "$@"; do
 done
 
 mkdir -p build
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' services/paceline/__init__.py)
+# `-dirty` behind the commit: the working tree has changes.
+commit=$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
+labels=(--label "org.opencontainers.image.version=$version" --label "org.opencontainers.image.revision=$commit")
 scripts/docker_engine.sh
 # One run at a time: two runs would empty each other's wheelhouse. The lock is taken after the start of the engine, because
 # the engine would inherit it and hold it.
@@ -169,7 +173,7 @@ fi
 fill_wheelhouse
 say "building paceline:dev on $python_base"
 run_quietly build/image-paceline.log \
-  docker build --force-rm --build-arg BASE_IMAGE="$python_base" -f services/Dockerfile -t paceline:dev .
+  docker build --force-rm "${labels[@]}" --build-arg BASE_IMAGE="$python_base" -f services/Dockerfile -t paceline:dev .
 
 if can_pull "$official_zookeeper"; then
   docker tag "$official_zookeeper" paceline-zookeeper:dev
@@ -178,7 +182,7 @@ else
   make_local_base
   say "building paceline-zookeeper:dev from Debian's package"
   run_quietly build/image-zookeeper.log \
-    docker build --force-rm --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
+    docker build --force-rm "${labels[@]}" --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
 fi
 for profile in "${profiles[@]}"; do "build_$profile"; done
 # Delete the images that this build has replaced, but their build stages, the cache of the next build, only after a day.

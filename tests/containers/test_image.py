@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from paceline import __version__
 from tests.containers.compose import run
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
@@ -23,6 +24,13 @@ def built(images: None) -> None:
 def test_the_image_keeps_to_its_size_budget() -> None:
     (details,) = json.loads(run(["docker", "image", "inspect", IMAGE]))
     assert details["Size"] / 1e6 < SIZE_BUDGET_MB
+
+
+def test_the_image_is_labelled_with_its_version_and_commit() -> None:
+    labels = json.loads(run(["docker", "image", "inspect", "--format", "{{json .Config.Labels}}", IMAGE]))
+    commit = run(["git", "rev-parse", "HEAD"]).strip()
+    assert labels["org.opencontainers.image.version"] == __version__
+    assert labels["org.opencontainers.image.revision"].removesuffix("-dirty") == commit
 
 
 def test_processes_run_as_a_dedicated_user() -> None:
