@@ -4,8 +4,8 @@
 
 A machine that is busy with other work sometimes stops a process longer than a test allows. At most three failed
 tests of tests/integration, tests/containers and tests/conformance run once more, each in a new process, and are named
-at the end. More failures, or a failure of a test without processes, end with exit code 1 and repeat nothing. Only CI
-calls this script, `make test` does not. A test that is named here has a fault, even when it passes.
+at the end. More failures, or a failure of a test without processes, are named, repeat nothing and end with exit code 1.
+Only CI calls this script, `make test` does not. A test that is named here has a fault, even when it passes.
 """
 
 import subprocess
@@ -24,7 +24,9 @@ def main() -> int:
     failed = failed_tests()
     cannot = [test for test in failed if not test.startswith(WITH_PROCESSES)]
     if not failed or cannot or len(failed) > MOST:
-        print(f"no second try: {len(failed)} failed tests, {len(cannot)} of them without processes", file=sys.stderr)
+        print(
+            f"no second try: {len(failed)} failed tests, {len(cannot)} of them without processes", *failed, sep="\n  "
+        )
         return 1
     again = [test for test in failed if subprocess.run([sys.executable, "-m", "pytest", "-q", test]).returncode]
     for test in failed:

@@ -49,10 +49,14 @@ def test_a_test_that_fails_again_fails_the_run(failed: Path, capfd: pytest.Captu
     [
         [],
         ["tests/unit/test_isr.py::test_it"],
-        [f"{PASSES}::test_it", "tests/simulation/test_seeds.py"],
+        [f"{PASSES}::test_it", "tests/simulation/test_seeds.py::test_it"],
         [f"{PASSES}::a{n}" for n in range(4)],
     ],
 )
-def test_unit_tests_and_many_failures_are_not_repeated(failed: Path, tests: list[str]) -> None:
+def test_unit_tests_and_many_failures_are_named_and_not_repeated(
+    failed: Path, capfd: pytest.CaptureFixture[str], tests: list[str]
+) -> None:
     write(failed, tests)
     assert second_try.main() == 1
+    first, *named = capfd.readouterr().out.splitlines()
+    assert first.startswith("no second try") and [name.strip() for name in named] == tests
