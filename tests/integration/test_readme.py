@@ -1,4 +1,4 @@
-"""The commands and Python programs of README.md and docs/moving-from-kafka.md run as printed, on another address."""
+"""The commands and Python programs of README.md, docs/cli.md and docs/moving-from-kafka.md run on another address."""
 
 import json
 import os
@@ -42,14 +42,18 @@ def run_command(line: str, bootstrap: str) -> str:
     return done.stdout
 
 
-def test_the_commands_of_the_readme_run_as_printed(
+def test_the_commands_of_the_readme_and_of_the_tour_run_as_printed(
     local_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()  # `dev up` creates it
-    block = README.partition("## Use a cluster\n\n```sh\n")[2].partition("```")[0]
-    outputs = {line: run_command(line, local_cluster.bootstrap) for line in block.splitlines()}
-    assert [output for line, output in outputs.items() if "consume" in line] == ["hello\n", "hello\n"]
+    minute = README.partition("## One minute of use\n\n```sh\n")[2].partition("```")[0].replace("rides", "minute")
+    tour = (
+        (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("## A tour\n\n```sh\n")[2].partition("```")[0]
+    )
+    for block in (minute, tour):
+        outputs = {line: run_command(line, local_cluster.bootstrap) for line in block.splitlines()}
+        assert [output for line, output in outputs.items() if "consume" in line] == ["hello\n", "hello\n"]
     plan = json.loads((tmp_path / "build" / "plan.json").read_text())
     assert [len(move["replicas"]) for move in plan["partitions"]] == [3, 3, 3], "the example moves something"
     with Admin(local_cluster.bootstrap) as admin:
@@ -77,4 +81,4 @@ def test_the_python_programs_run_as_printed(local_cluster: LocalCluster, tmp_pat
             started.callback(running[-1].kill)
         for each in running:
             each.finish()
-    assert len(running) == 4
+    assert len(running) == 3
