@@ -1,9 +1,9 @@
 """Kill and restart brokers repeatedly under load, and check that all replicas are equal.
 
-The test suite runs five rounds; ``make soak`` adds other faults (`tests.soak.rounds`). A round kills a broker with
-SIGKILL at a random time, restarts it after a random pause, and waits until it is in every ISR again. At the end every
-acknowledged record must be read exactly once, and the three replicas of each partition must have identical batches
-below the high watermark.
+The tests run two rounds, the slow test five; ``make soak`` adds other faults (`tests.soak.rounds`). A round kills a
+broker with SIGKILL at a random time, restarts it after a random pause, and waits until it is in every ISR again. At the
+end every acknowledged record must be read exactly once, and the three replicas of each partition must have identical
+batches below the high watermark.
 """
 
 import random
