@@ -3,6 +3,7 @@
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
+
+# With PYTHONDONTWRITEBYTECODE each process that a test starts compiles the services again, 2 s of processor and five
+# processes in a cluster, and pytest rewrites the assertions of every test file again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SLOW = (
     "make test-all adds the slow tests: faults in containers, Spark clusters, Spark's Kafka source beside ours, "
