@@ -7,33 +7,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.dev.local_cluster import LocalCluster
 from paceline.model.errors import (
     InvalidReplicationFactorError,
     InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from paceline.runtime.embedded_zookeeper import jars_path, java_path
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 MIN_ISR_2 = {"min.insync.replicas": "2"}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    try:
-        java_path()
-        jars_path()
-    except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
-        pytest.skip(str(error))
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE)
-    running.start()
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,6 @@ def roundtrip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("go") / "roundtrip"
     _go("build", "-o", str(program), "./samples/roundtrip")
     return program
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Start an embedded ZooKeeper, two controllers and three brokers."""
-    running = LocalCluster(
-        tmp_path_factory.mktemp("cluster"), ROOT / "config" / "dev.properties", ports=free_plan(2, 3)
-    )
-    running.start()
-    try:
-        yield running
-    finally:
-        running.stop(force=True)
 
 
 def _go(*arguments: str) -> str:

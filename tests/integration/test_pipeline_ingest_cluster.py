@@ -1,14 +1,13 @@
 """An ingest completes while brokers and controllers of its cluster are killed between its steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
 
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline.pipeline.cluster import close_channels
+from paceline.dev.local_cluster import LocalCluster
 from paceline.pipeline.jobs.ingest import job
 from paceline.pipeline.jobs.ingest.config import IngestConfig
 from paceline_client import Admin, NewTopic, Producer
@@ -18,15 +17,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 PARTITIONS = 4
 RECORDS = 20_000
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, brokers=3, controllers=2)
-    running.start(timeout_s=240)
-    yield running
-    close_channels()
-    running.stop(force=True)
 
 
 class Killer:

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
-from paceline.pipeline.cluster import Cluster, close_channels
+from paceline.dev.local_cluster import LocalCluster, Node
+from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.publisher import Publisher
@@ -21,15 +21,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 PARTITIONS = 3
 ROWS = 6_000
 STEPS = ["list", "decide", "read decision", "append", "append 1", "append 3", "done"]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"), CONFIG_FILE, brokers=3, controllers=2)
-    running.start(timeout_s=240)
-    yield running
-    close_channels()
-    running.stop(force=True)
 
 
 @pytest.fixture
