@@ -5,7 +5,7 @@ import pytest
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
 from tests.support.broker_cluster import TP, BrokerCluster
-from tests.unit.broker.test_topic_configs import configure
+from tests.unit.broker.membership.test_topic_configs import configure
 
 LEADER, FOLLOWER = "leader", "follower"
 RECORD = b"x" * 10_000

@@ -15,7 +15,7 @@ from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.v1 import log_service_pb2 as pb
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 BROKER = f"{ROOT}/services/paceline/broker/"
 
 
