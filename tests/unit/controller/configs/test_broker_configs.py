@@ -17,7 +17,7 @@ from paceline.coordination import znodes
 from paceline.model.errors import InvalidConfigError, InvalidRequestError
 from tests.unit.controller.admin_calls import ask, change, kinds, topic
 from tests.unit.controller.cluster import Cluster
-from tests.unit.controller.test_topic_configs import notices, started
+from tests.unit.controller.configs.test_topic_configs import notices, started
 
 LEADER = "leader.replication.throttled.rate"
 FOLLOWER = "follower.replication.throttled.rate"
