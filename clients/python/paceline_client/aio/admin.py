@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from paceline_client.admin import Admin
-from paceline_client.aio.calls import AsyncClient, arguments_of
+from paceline_client.aio.client import AsyncClient, arguments_of
 
 
 class AsyncAdmin(AsyncClient[Admin]):
@@ -25,4 +25,4 @@ class AsyncAdmin(AsyncClient[Admin]):
         call = getattr(self._started(), name)
         if not callable(call):
             raise AttributeError(f"AsyncAdmin has no {name}")
-        return functools.partial(self._calls.run, call)
+        return functools.partial(self._run, call)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final, Unpack
 
 from paceline.model.identifiers import TopicPartition
-from paceline_client.aio.calls import AsyncClient
+from paceline_client.aio.client import AsyncClient
 from paceline_client.consumer import Consumer, ConsumerSettings
 from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
 from paceline_client.records import ConsumerRecord
@@ -48,12 +48,12 @@ class AsyncConsumer(AsyncClient[Consumer]):
         self, topics: Iterable[str] = (), *, pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> None:
         """Subscribe to topics, as `Consumer.subscribe`."""
-        await self._calls.run(self._started().subscribe, topics, pattern=pattern, listener=listener)
+        await self._run(self._started().subscribe, topics, pattern=pattern, listener=listener)
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions."""
-        self._give_back()
-        await self._calls.run(self._started().assign, partitions)
+        self._started().give_back()
+        await self._run(self._started().assign, partitions)
 
     async def getone(self) -> ConsumerRecord:
         """Return the next record; a commit covers only the records that were returned."""
@@ -68,7 +68,7 @@ class AsyncConsumer(AsyncClient[Consumer]):
         async with self._reading:
             record = next(consumer.held_records(), None)
             if record is None:
-                await self._calls.run(_hold, consumer, _POLL_MS, None)
+                await self._run(_hold, consumer, _POLL_MS, None)
                 record = next(consumer.held_records(), None)
             return record
 
@@ -78,45 +78,45 @@ class AsyncConsumer(AsyncClient[Consumer]):
         """Return records as soon as some are available, or an empty dict after ``timeout_ms``."""
         consumer = self._started()
         async with self._reading:
-            polled = await self._calls.run(_hold, consumer, timeout_ms, max_records)
+            polled = await self._run(_hold, consumer, timeout_ms, max_records)
             consumer.take_all_held()
         return polled
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commit these offsets, or the positions after all returned records."""
-        await self._calls.run(self._started().commit, offsets)
+        await self._run(self._started().commit, offsets)
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """Return the offset that the group has committed for a partition, None if it has committed no offset."""
-        found = (await self._calls.run(self._started().committed, [partition]))[partition]
+        found = (await self._run(self._started().committed, [partition]))[partition]
         return None if found is None else found.offset
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record."""
-        return await self._calls.run(self._started().next_offset, partition)
+        return await self._run(self._started().next_offset, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue reading a partition at an offset."""
-        self._give_back()
-        await self._calls.run(self._started().seek, partition, offset)
+        self._started().give_back()
+        await self._run(self._started().seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue reading at the first record of these partitions, or of all assigned partitions if none is given."""
-        self._give_back()
-        await self._calls.run(self._started().seek_to_beginning, partitions or None)
+        self._started().give_back()
+        await self._run(self._started().seek_to_beginning, partitions or None)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Continue reading at the end of these partitions, or of all assigned partitions if none is given."""
-        self._give_back()
-        await self._calls.run(self._started().seek_to_end, partitions or None)
+        self._started().give_back()
+        await self._run(self._started().seek_to_end, partitions or None)
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return await self._calls.run(self._started().beginning_offsets, partitions)
+        return await self._run(self._started().beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end offset of each partition."""
-        return await self._calls.run(self._started().end_offsets, partitions)
+        return await self._run(self._started().end_offsets, partitions)
 
     def assignment(self) -> set[TopicPartition]:
         """Return the assigned partitions."""
@@ -125,12 +125,8 @@ class AsyncConsumer(AsyncClient[Consumer]):
     async def stop(self) -> None:
         """Commit if auto-commit is on, leave the group and close."""
         if self._client is not None:
-            self._give_back()
+            self._client.give_back()
         await super().stop()
-
-    def _give_back(self) -> None:
-        """Let the consumer return the records again that `getone` has polled but not returned."""
-        self._started().give_back()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         # A generator that does not wait costs a third of a coroutine for each record.

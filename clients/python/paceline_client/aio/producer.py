@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from paceline_client.aio.calls import AsyncClient, arguments_of
+from paceline_client.aio.client import AsyncClient, arguments_of
 from paceline_client.batch import ProducerBatch, RecordMetadata
 from paceline_client.codec import Headers
 from paceline_client.producer import Producer
@@ -52,7 +52,7 @@ class AsyncProducer(AsyncClient[Producer]):
         if producer.sends_at_once(topic, partition):
             sent = producer.send(topic, value, key, partition, headers, timestamp_ms)
         else:
-            sent = await self._calls.run(producer.send, topic, value, key, partition, headers, timestamp_ms)
+            sent = await self._run(producer.send, topic, value, key, partition, headers, timestamp_ms)
         future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)  # half the cost of loop.create_future()
         waiting = self._waiting.get(sent.batch)
         if waiting is None:
@@ -89,4 +89,4 @@ class AsyncProducer(AsyncClient[Producer]):
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return when every sent record has a result."""
-        await self._calls.run(self._started().flush, timeout_s)
+        await self._run(self._started().flush, timeout_s)

@@ -1,4 +1,4 @@
-"""A thread that makes the blocking calls of one client, in order, and the parts that the asyncio clients share."""
+"""What the asyncio clients share: a thread that makes the blocking calls of a client, in order."""
 
 import asyncio
 import functools
@@ -6,22 +6,18 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from paceline.model.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from paceline_client.admin import Admin
+    from paceline_client.consumer import Consumer
+    from paceline_client.producer import Producer
+
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Closeable(Protocol):
-    """A blocking client."""
-
-    def close(self) -> None:
-        """Close the client."""
-
-
-C = TypeVar("C", bound=Closeable)
+C = TypeVar("C", bound="Admin | Consumer | Producer")
 
 
 def arguments_of(
@@ -31,43 +27,32 @@ def arguments_of(
     return lambda own: own
 
 
-class Calls:
-    """Runs blocking calls; when a coroutine is cancelled, its call still completes before the next call begins."""
-
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Make a call on the thread and return its result."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, functools.partial(call, *args, **kwargs))
-
-    def close(self) -> None:
-        """End the thread after its pending calls."""
-        self._executor.shutdown(wait=False)
-
-
 class AsyncClient(Generic[C]):
-    """An asyncio client over a blocking client, which `start` creates on the thread of the calls."""
+    """An asyncio client over a blocking client, which `start` creates on a thread that makes all its calls."""
 
     def __init__(
         self, kind: Callable[..., C], bootstrap: str | Iterable[str], settings: Mapping[str, Any], name: str
     ) -> None:
         inspect.signature(kind).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
         self._create = functools.partial(kind, bootstrap, **settings)
-        self._calls = Calls(name)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._client: C | None = None
 
     async def start(self) -> None:
         """Create the blocking client; does not wait for the cluster."""
         if self._client is None:
-            self._client = await self._calls.run(self._create)
+            self._client = await self._run(self._create)
 
     async def stop(self) -> None:
         """Close the client: `Producer.close`, `Consumer.close` or `Admin.close`."""
         if self._client is not None:
-            await self._calls.run(self._client.close)
-        self._calls.close()
+            await self._run(self._client.close)
+        self._executor.shutdown(wait=False)
+
+    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a blocking call; if the coroutine is cancelled, the call still completes before the next call begins."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, functools.partial(call, *args, **kwargs))
 
     def _started(self) -> C:
         if self._client is None:
