@@ -1,5 +1,6 @@
-"""Pipeline jobs over a real cluster that publishes its events: `analyse` of a killed leader, `verify` of replicas."""
+"""Jobs over a real cluster that publishes its events: `pipeline analyse` of a killed leader, `verify` of replicas."""
 
+import json
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -7,11 +8,12 @@ from typing import Any
 
 import google_crc32c
 import pytest
+from click.testing import CliRunner
 
+from paceline.cli.commands import cli
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job as analyse
-from paceline.pipeline.jobs.verify import job as verify
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
@@ -77,8 +79,14 @@ def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
             cluster.restart(cluster.broker(old))
 
 
-def test_replicas_that_differ_are_found_and_named(spark: Any, cluster: LocalCluster) -> None:  # noqa: F811
-    config = verify.VerifyConfig(tuple(cluster.bootstrap.split(",")), ("checked",), max_tasks=2)
+def verify(cluster: LocalCluster) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the summary of the command."""
+    ended = CliRunner().invoke(cli, ["verify", "--topic", "checked", "-b", cluster.bootstrap, "-o", "json"])
+    assert ended.exit_code in (0, 3), ended.stderr
+    return ended.exit_code, json.loads(ended.stdout)
+
+
+def test_replicas_that_differ_are_found_and_named(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         admin.create_topics([NewTopic("checked", partitions=2, replication_factor=3)])
         for number in range(200):
@@ -86,8 +94,8 @@ def test_replicas_that_differ_are_found_and_named(spark: Any, cluster: LocalClus
         producer.flush()
 
         def equal() -> bool:
-            result = verify.run(spark, config)
-            return result.exit_code == 0 and result.summary["records"] == 200
+            code, summary = verify(cluster)
+            return code == 0 and summary["records"] == 200
 
         eventually(equal, 120, "every replica has every record", pause_s=0.5)
         (described,) = admin.describe_topics(["checked"])
@@ -107,12 +115,9 @@ def test_replicas_that_differ_are_found_and_named(spark: Any, cluster: LocalClus
     cluster.restart(node)
 
     def found() -> bool:
-        result = verify.run(spark, config)
-        return (
-            result.summary["differences"] == {"diverged-bytes": 1}
-            and result.summary["findings"][0]["broker"] == follower
-        )
+        _, summary = verify(cluster)
+        return summary["differences"] == {"diverged-bytes": 1} and summary["findings"][0]["broker"] == follower
 
     eventually(found, 120, "the changed replica is found", pause_s=0.5)
-    result = verify.run(spark, config)
-    assert result.exit_code == 3 and result.summary["findings"][0]["partition"] == 1
+    code, summary = verify(cluster)
+    assert code == 3 and summary["findings"][0]["partition"] == 1

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from paceline_client.admin_configs import ConfigChange as ConfigChange
     from paceline_client.admin_configs import ConfigEntry as ConfigEntry
     from paceline_client.admin_configs import ConfigResult as ConfigResult
+    from paceline_client.admin_digests import RangeDigest as RangeDigest
     from paceline_client.admin_groups import GroupDescription as GroupDescription
     from paceline_client.admin_groups import GroupListing as GroupListing
     from paceline_client.admin_groups import GroupResult as GroupResult
@@ -83,6 +84,7 @@ _MODULES = {
     "paceline_client.admin": "Admin ClusterDescription NewTopic "
     "PartitionReplicasDescription ReplicaDescription TopicResult",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
+    "paceline_client.admin_digests": "RangeDigest",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
     "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription ReplicaLogDirResult ReplicaOnDisk",
     "paceline_client.admin_partitions": "AwaitedReplica ElectionResult NewPartitions "

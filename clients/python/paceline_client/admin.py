@@ -1,8 +1,8 @@
 """`Admin`: administration of a cluster.
 
 This module has topics, cluster and replica descriptions; `admin_partitions.py` has partitions, reassignments and
-elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_watch.py` event streams,
-`admin_connection.py` the choice of server and retries.
+elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_digests.py` digests of stored
+records, `admin_watch.py` event streams, `admin_connection.py` the choice of server and retries.
 """
 
 import contextlib
@@ -42,6 +42,7 @@ from paceline_client.admin_connection import (
     names_anybody,
     names_in,
 )
+from paceline_client.admin_digests import DigestAdmin
 from paceline_client.admin_groups import GroupAdmin
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
@@ -131,7 +132,7 @@ class PartitionReplicasDescription:
     """Bytes that consumers have read from this broker, counted in the same way."""
 
 
-class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
+class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin):
     """Administration client. Thread-safe; close it, or use it with ``with``.
 
     A call without a response after two seconds logs the cause of the wait, from a thread that ends with the call.

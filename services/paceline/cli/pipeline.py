@@ -16,7 +16,7 @@ import click
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import reported
 from paceline.cli.numbers import COUNT, SECONDS
-from paceline.cli.output import output_option
+from paceline.cli.output import output_option, show_summary
 
 if TYPE_CHECKING:
     from paceline.pipeline.jobs.run import JobResult
@@ -148,15 +148,7 @@ def stopping() -> Iterator[threading.Event]:
 
 def finish(result: "JobResult", output: str, err: bool = False) -> None:
     """Print the summary, on stderr when stdout has the result, and exit with the job's exit code."""
-    if output == "table":
-        for name, value in result.summary.items():
-            if name == "details":
-                continue  # for programs
-            shown = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else shown
-            click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
-    else:
-        click.echo(json.dumps(dict(result.summary), indent=2 if output == "json" else None), err=err)
+    show_summary(result.summary, output, err)
     sys.exit(int(result.exit_code))
 
 
@@ -314,24 +306,5 @@ def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spa
 
         config = job.AnalyseConfig(tuple(bootstrap.split(",")), topic, since_ms)
         with spark_session("analyse", spark, output) as session, ConsoleListener(output) as listener:
-            result = job.run(session, config, listener)
-        finish(result, output)
-
-
-@pipeline.command()
-@click.option("--topic", "topics", multiple=True, help="topic to verify; may be repeated [default: all]")
-@click.option("--tasks", "max_tasks", type=COUNT, default=8, help="number of parallel tasks")
-@bootstrap_option
-@spark_options
-def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str, **spark: Any) -> None:
-    """Compare the stored records of all replicas; exits with 3 when they differ.
-
-    Brokers send digests, not records. Compacted topics are skipped.
-    """
-    with reported(output):
-        from paceline.pipeline.jobs.verify import job
-
-        config = job.VerifyConfig(tuple(bootstrap.split(",")), topics, max_tasks)
-        with spark_session("verify", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)

@@ -119,19 +119,19 @@ def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        "doctor --tasks 0",
+        "pipeline doctor --tasks 0",
         "verify --tasks 0",
-        "plan --sample-seconds nan",
-        "ingest t --to lake --interval inf",
-        "ingest t --to a-file",
+        "pipeline plan --sample-seconds nan",
+        "pipeline ingest t --to lake --interval inf",
+        "pipeline ingest t --to a-file",
     ],
 )
-def test_a_job_checks_its_options_before_spark_starts(
+def test_a_job_checks_its_options_before_it_starts(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").touch()
-    ended = CliRunner().invoke(cli, ["pipeline", *options.split()])
+    ended = CliRunner().invoke(cli, options.split())
     assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
 
 

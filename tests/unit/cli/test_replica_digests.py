@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.pipeline.jobs.verify.compare import Difference, RangeDigest, compare
-from paceline.pipeline.jobs.verify.replicas import PartitionToVerify, Verified, verify_partition
+from paceline.cli.replica_digests import Answer, Difference, compare, verify_partition
+from paceline.model.errors import BrokerNotAvailableError, CorruptMessageError
+from paceline_client import PartitionDescription, RangeDigest
 
-GOOD = RangeDigest(0, 9, 10, 500, (1,), 0xAA, 0xBB, 0, 10, 10, 10)
+GOOD = RangeDigest(0, 9, 10, 500, (1,), 0xAA, 0xBB, 10, 0, 10, 10)
+NOT_LIVE = BrokerNotAvailableError("broker 3 is not live")
 
 
 def digest(**changes: object) -> RangeDigest:
@@ -16,8 +18,9 @@ def digest(**changes: object) -> RangeDigest:
     return replace(GOOD, **changes)  # type: ignore[arg-type]
 
 
-def classes(digests: dict[int, RangeDigest], leader: int = 1) -> list[tuple[int, Difference]]:
-    return [(found.broker_id, found.difference) for found in compare("t", 0, 0, 10, leader, digests)]
+def classes(answers: dict[int, Answer], leader: int = 1) -> list[tuple[int, Difference]]:
+    found = compare("t", PartitionDescription(0, leader, 0, (1, 2, 3)), 0, 10, answers)
+    return [(each.broker, each.difference) for each in found]
 
 
 @pytest.mark.parametrize(
@@ -31,11 +34,11 @@ def classes(digests: dict[int, RangeDigest], leader: int = 1) -> list[tuple[int,
         (digest(record_count=9, size_bytes=450, stored_crc32c=1, content_crc32c=2), Difference.GAP),
         (digest(stored_crc32c=1, content_crc32c=2), Difference.DIVERGED),
         (digest(stored_crc32c=1, leader_epochs=(2,)), Difference.OTHER_EPOCHS),
-        (RangeDigest(error="broker 3 is not live"), Difference.MISSING),
-        (RangeDigest(error="checksum", is_damaged=True), Difference.DAMAGED),
+        (NOT_LIVE, Difference.MISSING),
+        (CorruptMessageError("checksum"), Difference.DAMAGED),
     ],
 )
-def test_each_difference_has_its_class(other: RangeDigest, difference: Difference) -> None:
+def test_each_difference_has_its_class(other: Answer, difference: Difference) -> None:
     assert classes({1: GOOD, 2: GOOD, 3: other}) == [(3, difference)]
 
 
@@ -49,7 +52,7 @@ def test_the_majority_of_replicas_is_right_and_in_a_tie_the_leader() -> None:
     assert classes({1: GOOD, 2: other}, leader=2) == [(1, Difference.DIVERGED)]
 
 
-class Replicas:
+class Stored:
     """Answers digests of ten records a range; ``wrong`` decides which answers differ."""
 
     def __init__(self, wrong: Callable[[int, int, int], bool], records: int = 30) -> None:
@@ -62,21 +65,21 @@ class Replicas:
             return RangeDigest(log_start_offset=0, log_end_offset=self._records, high_watermark=self._records)
         stop = min(start + 10, end)
         crc = start + (1000 if self._wrong(broker_id, start, len(self.asked)) else 0)
-        return RangeDigest(start, stop - 1, stop - start, 100, (0,), crc, crc, 0, self._records, self._records, stop)
+        return RangeDigest(start, stop - 1, stop - start, 100, (0,), crc, crc, stop, 0, self._records, self._records)
 
 
-ITEM = PartitionToVerify("t", 0, "", 1, (1, 2, 3), {})
+ITEM = PartitionDescription(0, 1, 0, (1, 2, 3))
 
 
 def test_ranges_follow_each_other_up_to_the_smallest_high_watermark() -> None:
-    verified = Verified()
-    assert verify_partition(ITEM, Replicas(lambda *_: False), verified) == []
-    assert (verified.ranges, verified.records) == (3, 30)
+    verified = verify_partition("t", ITEM, Stored(lambda *_: False))
+    assert (verified.findings, verified.ranges, verified.records) == ([], 3, 30)
 
 
 def test_a_difference_that_stays_is_reported_with_its_range() -> None:
-    (found,) = verify_partition(ITEM, Replicas(lambda broker_id, start, _: broker_id == 3 and start == 10), Verified())
-    assert (found.broker_id, found.start_offset, found.end_offset) == (3, 10, 20)
+    verified = verify_partition("t", ITEM, Stored(lambda broker_id, start, _: broker_id == 3 and start == 10))
+    (found,) = verified.findings
+    assert (found.broker, found.start_offset, found.end_offset) == (3, 10, 20)
     assert found.difference is Difference.DIVERGED
 
 
@@ -88,15 +91,13 @@ def test_a_difference_that_disappears_at_the_second_comparison_is_not_reported()
         seen.add((broker_id, start))
         return first and broker_id == 3
 
-    assert verify_partition(ITEM, Replicas(once), Verified()) == []
+    assert verify_partition("t", ITEM, Stored(once)).findings == []
 
 
 def test_an_unreachable_broker_is_missing_and_the_others_are_compared() -> None:
-    replicas = Replicas(lambda *_: False)
-
-    def ask(broker_id: int, start: int, end: int) -> RangeDigest:
-        return RangeDigest(error="broker 3 is not live") if broker_id == 3 else replicas(broker_id, start, end)
-
-    verified = Verified()
-    (found,) = verify_partition(ITEM, ask, verified)
+    replicas = Stored(lambda *_: False)
+    verified = verify_partition(
+        "t", ITEM, lambda broker_id, *span: NOT_LIVE if broker_id == 3 else replicas(broker_id, *span)
+    )
+    (found,) = verified.findings
     assert found.difference is Difference.MISSING and verified.records == 30

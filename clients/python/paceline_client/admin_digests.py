@@ -1,0 +1,95 @@
+"""The part of `Admin` that reads digests of stored records, with which replicas are compared without copying them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from paceline.model.errors import error_for
+from paceline.v1.log_service_pb2 import DigestRangeRequest
+from paceline.v1.log_service_pb2_grpc import LogServiceStub
+from paceline_client.admin_connection import AdminConnection, named
+from paceline_client.errors import sendable
+from paceline_client.metadata import Broker
+
+_TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDigest:
+    """Digest of the whole record batches in a range of a replica, and the offsets of the replica's log."""
+
+    first_offset: int | None = None
+    """None when the range has no batch."""
+    last_offset: int | None = None
+    """Inclusive."""
+    record_count: int = 0
+    size_bytes: int = 0
+    leader_epochs: tuple[int, ...] = ()
+    """Distinct leader epochs of the batches, in order."""
+    stored_crc32c: int = 0
+    """CRC-32C of the batches as stored."""
+    content_crc32c: int = 0
+    """The same with every leader epoch set to zero."""
+    next_offset: int = 0
+    """First offset that the digest does not cover; below the end of the range when that has more than 4 MiB."""
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int = 0
+
+
+class DigestAdmin(AdminConnection):
+    """Digests of stored records; use `Admin`."""
+
+    def digest_range(
+        self,
+        broker: Broker,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        topic_id: str = "",
+        timeout_ms: int = _TIMEOUT_MS,
+    ) -> RangeDigest:
+        """Return the digest of the records that a broker has stored from offset ``start`` up to ``end``, exclusive.
+
+        An empty range gives the offsets of the replica's log. The broker reads at most 4 MiB.
+
+        Args:
+            broker: leader or follower, from `describe_cluster`.
+            topic: the topic.
+            partition: the partition.
+            start: batches that begin below it are left out.
+            end: batches that extend past it are left out; compare replicas below the smallest high watermark.
+            topic_id: refuse a topic with another id; empty accepts the topic that has the name at present.
+            timeout_ms: longest wait.
+
+        Raises:
+            CorruptMessageError: stored bytes do not match their checksum.
+            ReplicaNotAvailableError, UnknownTopicOrPartitionError: the broker has no such replica.
+            PacelineError: the broker does not answer. The call is not repeated.
+        """
+        with sendable():
+            request = DigestRangeRequest(
+                topic=topic, partition=partition, topic_id=topic_id, start_offset=start, end_offset=end
+            )
+        try:
+            answer = LogServiceStub(self._channel(broker.address)).DigestRange(request, timeout=timeout_ms / 1000)
+        except grpc.RpcError as failure:
+            raise named(str(broker), failure) from failure
+        if answer.HasField("error"):
+            raise error_for(answer.error.code, f"{broker}: {answer.error.message}")
+        return RangeDigest(
+            answer.first_offset if answer.HasField("first_offset") else None,
+            answer.last_offset if answer.HasField("last_offset") else None,
+            answer.record_count,
+            answer.size_bytes,
+            tuple(answer.leader_epochs),
+            answer.stored_crc32c,
+            answer.content_crc32c,
+            answer.next_offset,
+            answer.log_start_offset,
+            answer.log_end_offset,
+            answer.high_watermark,
+        )

@@ -1,1 +1,0 @@
-"""Compare the stored records of replicas, by digests of ranges. Read `compare.py` first."""
