@@ -7,9 +7,9 @@ import pytest
 from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
-from paceline.pipeline.cluster import close_channels
 from paceline.runtime.embedded_zookeeper import java_path
 from paceline.testing import run_cluster
+from paceline_client.process_channels import close_channels
 
 
 @pytest.fixture(scope="package")

@@ -105,8 +105,8 @@ def test_the_python_producer_and_consumer_continue_at_the_next_leader(cluster: L
 
 @pytest.mark.spark
 def test_a_spark_task_that_was_planned_before_the_kill_reads_from_the_next_leader(cluster: LocalCluster) -> None:
-    from paceline.pipeline.cluster import close_channels
     from paceline.pipeline.data_source import PacelineDataSource
+    from paceline_client.process_channels import close_channels
 
     create(cluster, "spark")
     with Producer(cluster.bootstrap) as producer:

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from paceline.cli.commands import cli
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job as analyse
 from paceline_client import Admin, NewTopic, Producer
+from paceline_client.process_channels import close_channels
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
 

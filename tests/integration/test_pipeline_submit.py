@@ -24,8 +24,8 @@ import pytest
 
 import paceline.cli.__main__ as command_line
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline.pipeline.cluster import close_channels
 from paceline_client import Admin, NewTopic, Producer
+from paceline_client.process_channels import close_channels
 from tests.support.waiting import eventually
 
 pytestmark = [

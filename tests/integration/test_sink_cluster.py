@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from paceline.dev.local_cluster import LocalCluster, Node
-from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.publisher import Publisher
@@ -113,9 +112,9 @@ def test_a_leader_that_dies_before_a_step_loses_and_repeats_nothing(
     victim = leader_of(cluster, topic, 0)
     killed = At(step, lambda: cluster.kill(victim))
     try:
-        done = Publisher(Cluster(chosen), chosen, killed).publish(f"leader {step}", 0, staged)
+        done = Publisher(chosen.view(), chosen, killed).publish(f"leader {step}", 0, staged)
         assert done.records == ROWS
-        again = Publisher(Cluster(chosen), chosen).publish(f"leader {step}", 0, stage(chosen, 0, tasks=3))
+        again = Publisher(chosen.view(), chosen).publish(f"leader {step}", 0, stage(chosen, 0, tasks=3))
         assert (again.repeated, again.appended) == (True, 0)
         assert killed.is_done
         assert numbers(cluster, topic) == of_partitions(ROWS)
@@ -132,7 +131,7 @@ def test_a_controller_that_dies_during_the_publish_changes_nothing(cluster: Loca
     victim = next(node for node in (cluster.controller(0), cluster.controller(1)) if node.node_id == active)
     killed = At("append 1", lambda: cluster.kill(victim))
     try:
-        Publisher(Cluster(chosen), chosen, killed).publish("controller", 0, staged)
+        Publisher(chosen.view(), chosen, killed).publish("controller", 0, staged)
         assert numbers(cluster, topic) == of_partitions(ROWS)
     finally:
         cluster.restart(victim)
@@ -148,8 +147,8 @@ def test_a_driver_and_a_leader_that_die_together_lose_and_repeat_nothing(cluster
 
     try:
         with pytest.raises(DriverDiedError):
-            Publisher(Cluster(chosen), chosen, At("append 3", die)).publish("both", 0, stage(chosen, 0, tasks=2))
-        done = Publisher(Cluster(chosen), chosen).publish("both", 0, stage(chosen, 0, tasks=3))
+            Publisher(chosen.view(), chosen, At("append 3", die)).publish("both", 0, stage(chosen, 0, tasks=2))
+        done = Publisher(chosen.view(), chosen).publish("both", 0, stage(chosen, 0, tasks=3))
         assert done.repeated
         assert 0 < done.appended < ROWS
         assert numbers(cluster, topic) == of_partitions(ROWS)
@@ -207,7 +206,7 @@ def test_a_value_of_a_target_with_a_raised_limit_passes_a_staging_topic_of_an_ea
     row = pa.RecordBatch.from_pydict({"value": [value], "partition": pa.array([1], pa.int32())})
     message = write_task(chosen, ("value", "partition"), iter([row]), "large")
     assert message.staged is not None
-    Publisher(Cluster(chosen), chosen).publish("large", 0, message.staged)
+    Publisher(chosen.view(), chosen).publish("large", 0, message.staged)
     source = PacelineDataSource({"paceline.bootstrap.servers": cluster.bootstrap, "subscribe": topic})
     reader = source.reader(source.schema())
     found = [batch["value"].to_pylist() for planned in reader.partitions() for batch in reader.read(planned)]

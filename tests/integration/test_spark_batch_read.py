@@ -1,5 +1,6 @@
 """Batch reads in a real Spark session from in-process brokers that serve segments written by Kafka."""
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,9 @@ from paceline.pipeline.data_source import spark_schema
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.session import SETTINGS
 from paceline.pipeline.source.options import parse_batch_options
+from paceline_client import TopicPartition
+from paceline_client.cluster_view import LATEST, ClusterView
+from paceline_client.process_channels import channels_of_this_process
 from tests.support.spark import spark  # noqa: F401
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import encode, simple_records
@@ -294,3 +298,27 @@ def test_the_options_of_the_fixture_are_valid(served: ServedCluster) -> None:
     assert parse_batch_options({"kafka.bootstrap.servers": served.bootstrap, "subscribe": "numbers"}).max_tasks == 8
     with pytest.raises(InvalidOptionError):
         parse_batch_options({})
+
+
+def test_a_reused_worker_reads_with_a_view_that_the_driver_has_used(
+    spark: Any,  # noqa: F811
+    served: ServedCluster,
+) -> None:
+    """Spark forks its workers. A view takes no channel along, and the tasks of a worker share one."""
+    import pyarrow as pa
+
+    bootstrap = served.bootstrap
+    view = ClusterView([bootstrap], client_id="test")
+    assert len(view.describe_topics(["numbers"])["numbers"].partitions) == 4
+    channel = channels_of_this_process("test").get(bootstrap)
+
+    def look_up(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            ends = view.list_offsets([TopicPartition("numbers", number) for number in range(4)], LATEST)
+            shared = channels_of_this_process("test").get(bootstrap)
+            yield pa.RecordBatch.from_pylist([{"pid": os.getpid(), "channel": id(shared), "ends": sum(ends.values())}])
+
+    schema = "pid long, channel long, ends long"
+    tasks = [spark.range(0, 1, 1, 1).mapInArrow(look_up, schema).collect()[0] for _ in range(2)]
+    assert tasks[0] == tasks[1] and tasks[0].pid != os.getpid() and tasks[0].ends == 4_000
+    assert channels_of_this_process("test").get(bootstrap) is channel

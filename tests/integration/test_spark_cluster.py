@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc
+from paceline_client.process_channels import close_channels
 from tests.support.spark import spark  # noqa: F401
 from tests.support.stub_client import ResultError, StubClient
 from tests.unit.pipeline.batches import encode, to_records

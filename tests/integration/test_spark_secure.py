@@ -9,12 +9,12 @@ import pytest
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job as analyse
 from paceline.pipeline.jobs.ingest import job as ingest
 from paceline.pipeline.jobs.ingest.config import IngestConfig
 from paceline.pipeline.jobs.plan import job as plan
 from paceline_client import Admin, NewTopic, Producer
+from paceline_client.process_channels import close_channels
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
 

@@ -1,12 +1,13 @@
 """A fetch: its settings, its message, and its state while it is in flight."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.streams.stream_client import StreamClient
 from paceline.v1.log_service_pb2 import FETCH_FORMAT_BATCHES, FetchPartition, FetchRequest, ForgottenPartition
-from paceline_client.fetch_session import SessionRequest
+from paceline_client.fetch_session import SessionRequest, WantedPartition
 from paceline_client.metadata import Broker
 from paceline_client.subscription import OffsetReset
 
@@ -56,7 +57,13 @@ def wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rac
         rack_id=rack,
         forgotten=[ForgottenPartition(topic=tp.topic, partition=tp.partition) for tp in session.forgotten],
     )
-    for tp, wanted in session.partitions.items():
+    add_partitions(request, session.partitions)
+    return request
+
+
+def add_partitions(request: FetchRequest, partitions: Mapping[TopicPartition, WantedPartition]) -> None:
+    """List partitions in a request."""
+    for tp, wanted in partitions.items():
         partition = FetchPartition(
             topic=tp.topic,
             partition=tp.partition,
@@ -69,4 +76,3 @@ def wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rac
         if wanted.last_fetched_epoch is not None:
             partition.last_fetched_epoch = wanted.last_fetched_epoch
         request.partitions.append(partition)
-    return request

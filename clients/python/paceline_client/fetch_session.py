@@ -15,8 +15,8 @@ class WantedPartition(NamedTuple):
     topic_id: str
     fetch_offset: int
     max_bytes: int
-    current_leader_epoch: int | None
-    last_fetched_epoch: int | None
+    current_leader_epoch: int | None = None
+    last_fetched_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

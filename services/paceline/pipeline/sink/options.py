@@ -1,13 +1,16 @@
 """Options of the sink, named as in Spark's Kafka sink and checked before any connection is opened."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from paceline.log.compression import Codec
 from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.given_options import MAX_INT32, MAX_INT64, GivenOptions, check_topics
+
+if TYPE_CHECKING:
+    from paceline_client.cluster_view import ClusterView
 
 KNOWN: Final = (
     "paceline.bootstrap.servers",
@@ -70,10 +73,15 @@ class WriteOptions:
     staging_topic: str = "__paceline_staging"
     staging_partitions: int = 8
     staging_retention_ms: int = 86_400_000
-    metadata_retries: int | None = None
-    metadata_retry_interval_ms: int = 100
     tls: TlsFiles | None = None
     """Certificate files, at the same path on every machine that runs tasks; None for plaintext."""
+
+    def view(self, more_servers: Sequence[str] = ()) -> "ClusterView":
+        """Return a view of the cluster; ``more_servers`` are tried when no bootstrap server answers."""
+        from paceline_client.cluster_view import ClusterView
+
+        servers = (*self.bootstrap_servers, *more_servers)
+        return ClusterView(servers, client_id=self.client_id, tls=self.tls)
 
 
 _DEFAULTS: Final = WriteOptions(())

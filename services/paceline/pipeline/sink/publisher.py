@@ -27,7 +27,6 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import LATEST, Cluster, named_failure
 from paceline.pipeline.errors import PublishFencedError, StagedDataLostError
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.pipeline.sink.staging import (
@@ -38,9 +37,12 @@ from paceline.pipeline.sink.staging import (
     staging_partition,
 )
 from paceline.rpc.retry import RetryPolicy, call_with_retry
-from paceline.v1 import log_service_pb2
 from paceline_client import Producer, ProducerFatalError, RecordFuture
+from paceline_client.call_errors import named_error
+from paceline_client.cluster_view import LATEST, ClusterView
 from paceline_client.codec import finish, new_encoder, set_producer_state
+from paceline_client.fetch_session import WantedPartition
+from paceline_client.wire import FetchAnswer
 
 EPOCHS: Final = 1 << 15
 """Number of producer epochs, which have 15 bits; after this many micro-batches a query changes its producer id."""
@@ -110,7 +112,7 @@ class Publisher:
     """Publishes micro-batches; all state between calls is in the cluster."""
 
     def __init__(
-        self, cluster: Cluster, options: WriteOptions, at_step: Callable[[str], None] = lambda _: None
+        self, cluster: ClusterView, options: WriteOptions, at_step: Callable[[str], None] = lambda _: None
     ) -> None:
         """``at_step`` is called before each step with its name, so that tests can end the process there."""
         self._cluster = cluster
@@ -274,29 +276,22 @@ class Publisher:
         address = self._cluster.leader_address(tp)
         if address is None:
             raise LeaderNotAvailableError(f"{tp} has no leader")
-        request = log_service_pb2.FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            format=log_service_pb2.FETCH_FORMAT_BATCHES,
-        )
-        request.partitions.add(topic=tp.topic, partition=tp.partition, fetch_offset=offset, max_bytes=max_bytes)
+        wanted = {tp: WantedPartition("", offset, max_bytes)}
         try:
-            answer = self._cluster.start_fetch(address, request, seconds).result()
+            answer: FetchAnswer = self._cluster.fetch(address, wanted, max_bytes, seconds, MAX_WAIT_MS).result()
         except grpc.RpcError as error:
-            raise named_failure(f"{address}: {tp}", error) from error
+            raise named_error(f"{address}: {tp}", error) from error
         for part in answer.partitions:
-            if part.result.HasField("error"):
-                first = part.result.error.log_start_offset if part.result.error.HasField("log_start_offset") else -1
-                if part.result.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if part.error is not None:
+                first = part.error.log_start_offset if part.error.HasField("log_start_offset") else -1
+                if int(part.error.code) == ErrorCode.OFFSET_OUT_OF_RANGE:
                     if offset < first:
                         raise _DeletedError(first)
                     # A newly elected leader may not know yet that the batch is committed.
                     raise OffsetNotAvailableError(f"{tp} does not have offset {offset} yet")
-                raise error_for(part.result.error.code, f"{tp}: {part.result.error.message}")
-            if part.stop > part.begin:
-                data: bytes = answer.buffer[part.begin : part.stop]
-                return data
+                raise error_for(part.error.code, f"{tp}: {part.error.message}")
+            if part.batches:
+                return part.batches
         raise OffsetNotAvailableError(f"{tp} has no batch at offset {offset} yet")
 
 

@@ -20,10 +20,10 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import Cluster, TopicView
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
-from paceline_client import Admin, NewTopic, Producer, RecordMetadata
+from paceline_client import Admin, NewTopic, Producer, RecordMetadata, TopicDescription
+from paceline_client.cluster_view import ClusterView
 
 LOG: Final = logging.getLogger(__name__)
 BUFFER_BYTES: Final = 8 * 1024 * 1024
@@ -62,7 +62,7 @@ _producers: dict[tuple[Any, ...], Producer] = {}
 
 
 @contextmanager
-def producer_of_this_process(options: WriteOptions, cluster: Cluster, **more: Any) -> Iterator[Producer]:
+def producer_of_this_process(options: WriteOptions, cluster: ClusterView, **more: Any) -> Iterator[Producer]:
     """Give a producer of finished batches, idempotent with acks=all; ``more`` are further settings of `Producer`.
 
     Spark reuses its Python workers, and brokers remember each producer id for days: the next task of the process gets
@@ -115,7 +115,7 @@ def size_limit(options: WriteOptions, topic: str, wanted: int = 0) -> int:
     return limit
 
 
-def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
+def ensure_staging_topic(cluster: ClusterView, options: WriteOptions) -> int:
     """Create the staging topic unless it exists; return its number of partitions.
 
     Raises:
@@ -144,10 +144,10 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
         topic = call_with_retry(
             RetryPolicy(deadline_ms=options.delivery_timeout_ms), lambda _: _described(cluster, options.staging_topic)
         )
-    return len(topic.leaders)
+    return len(topic.partitions)
 
 
-def _described(cluster: Cluster, name: str) -> TopicView:
+def _described(cluster: ClusterView, name: str) -> TopicDescription:
     topic = cluster.describe_topics([name]).get(name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {name} was created, but it is not in the metadata of a broker yet")

@@ -104,7 +104,6 @@ def write_task(
     """Append or stage the rows of one task and wait until they are replicated."""
     from paceline.model.errors import MessageTooLargeError
     from paceline.model.identifiers import TopicPartition
-    from paceline.pipeline.cluster import Cluster
     from paceline.pipeline.sink.row_batches import RowBatches, as_binary
     from paceline.pipeline.sink.staging import (
         Staged,
@@ -116,14 +115,14 @@ def write_task(
         staging_partition,
     )
 
-    cluster = Cluster(options)
+    cluster = options.view()
     staged: dict[TopicPartition, list[StagedBatch]] = {}
     staging_count = ensure_staging_topic(cluster, options) if options.exactly_once else 0
     sent: deque[tuple[TopicPartition, int, bytes | bytearray, RecordFuture]] = deque()
 
     def count_partitions(topic: str) -> int | None:
         found = cluster.describe_topics([topic]).get(topic)
-        return None if found is None else len(found.leaders)
+        return None if found is None else len(found.partitions)
 
     with producer_of_this_process(options, cluster) as producer:
 
@@ -173,7 +172,6 @@ def publish(
     if not written:
         return
     from paceline.model.identifiers import TopicPartition
-    from paceline.pipeline.cluster import Cluster
     from paceline.pipeline.sink.publisher import Publisher
     from paceline.pipeline.sink.staging import Staged, StagedBatch
 
@@ -182,5 +180,5 @@ def publish(
         assert each.staged is not None
         for tp, batches in each.staged.batches.items():
             merged.setdefault(tp, []).extend(batches)
-    cluster = Cluster(options, written[0].servers)
+    cluster = options.view(written[0].servers)
     Publisher(cluster, options, at_step).publish(written[0].query_id, batch_id, Staged(merged), written[0].owner)

@@ -7,7 +7,7 @@ only a batch query has an end.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
@@ -26,6 +26,9 @@ from paceline.pipeline.source.offset_specs import (
     parse_timestamp,
     parse_timestamps,
 )
+
+if TYPE_CHECKING:
+    from paceline_client.cluster_view import ClusterView
 
 ALL_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_COLUMNS: Final = ALL_COLUMNS[:-1]
@@ -144,6 +147,18 @@ class ReadOptions:
     """Certificate files, at the same path on every machine that runs tasks; None for plaintext."""
     wants_partitions: bool = False
     """Read the state of the partitions instead of their records (option ``metadata``)."""
+
+    def view(self, more_servers: Sequence[str] = ()) -> "ClusterView":
+        """Return a view of the cluster; ``more_servers`` are tried when no bootstrap server answers."""
+        from paceline_client.cluster_view import ClusterView
+
+        return ClusterView(
+            (*self.bootstrap_servers, *more_servers),
+            client_id=self.client_id,
+            tls=self.tls,
+            retries=self.metadata_retries,
+            retry_interval_ms=self.metadata_retry_interval_ms,
+        )
 
 
 _DEFAULTS: Final = ReadOptions((), Subscription())

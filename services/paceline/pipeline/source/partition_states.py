@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.source.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -49,22 +50,24 @@ class PartitionStatesReader(DataSourceReader):  # type: ignore[misc]
         """Yield one row per partition, sorted."""
         import pyarrow as pa
 
-        from paceline.pipeline.cluster import EARLIEST, LATEST, Cluster
         from paceline.pipeline.source.planning import resolve_partitions
+        from paceline_client.cluster_view import EARLIEST, LATEST
 
-        cluster = Cluster(self._options)
+        cluster = self._options.view()
         topics, partitions = resolve_partitions(self._options, cluster)
         led = [tp for tp in partitions if cluster.leader_address(tp) is not None]
-        starts = cluster.list_offsets_once(led, EARLIEST)
-        ends = cluster.list_offsets_once(led, LATEST)
-        states = [topics[tp.topic].states[tp.partition] for tp in partitions]
+        starts: dict[TopicPartition, int | None] = {}
+        ends: dict[TopicPartition, int | None] = {}
+        cluster.ask_offsets(led, EARLIEST, starts)
+        cluster.ask_offsets(led, LATEST, ends)
+        states = [topics[tp.topic].partitions[tp.partition] for tp in partitions]
         ints = pa.list_(pa.field("element", pa.int32()))
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([tp.topic for tp in partitions], pa.string()),
                 pa.array([topics[tp.topic].topic_id for tp in partitions], pa.string()),
                 pa.array([tp.partition for tp in partitions], pa.int32()),
-                pa.array([topics[tp.topic].leaders[tp.partition] for tp in partitions], pa.int32()),
+                pa.array([state.leader for state in states], pa.int32()),
                 pa.array([state.leader_epoch for state in states], pa.int32()),
                 pa.array([list(state.replicas) for state in states], ints),
                 pa.array([list(state.isr) for state in states], ints),

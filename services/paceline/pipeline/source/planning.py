@@ -11,7 +11,6 @@ import grpc
 
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import EARLIEST, LATEST, TIMESTAMP, Cluster, TopicView
 from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
 from paceline.pipeline.errors import DataLossError, InvalidOptionError
 from paceline.pipeline.source.offset_ranges import OffsetRange, pack
@@ -27,7 +26,9 @@ from paceline.pipeline.source.offset_specs import (
 )
 from paceline.pipeline.source.options import ReadOptions
 from paceline.pipeline.source.pushdown import PushedFilters
-from paceline.v1 import log_service_pb2
+from paceline_client import TopicDescription
+from paceline_client.cluster_view import EARLIEST, LATEST, TIMESTAMP, ClusterView
+from paceline_client.fetch_session import WantedPartition
 
 SAMPLED_TOPICS: Final = 8
 SAMPLE_BYTES: Final = 64 * 1024
@@ -37,7 +38,9 @@ DEFAULT_RECORD_BYTES: Final = 1024.0
 _Offsets = Mapping[TopicPartition, int]
 
 
-def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | None = None) -> list[list[OffsetRange]]:
+def plan_tasks(
+    options: ReadOptions, cluster: ClusterView, pushed: PushedFilters | None = None
+) -> list[list[OffsetRange]]:
     """Return the offset ranges of each Spark task; an empty list when there is nothing to read.
 
     Raises:
@@ -74,8 +77,8 @@ def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | N
 
 
 def resolve_partitions(
-    options: ReadOptions, cluster: Cluster, must_exist: bool = True
-) -> tuple[dict[str, TopicView], list[TopicPartition]]:
+    options: ReadOptions, cluster: ClusterView, must_exist: bool = True
+) -> tuple[dict[str, TopicDescription], list[TopicPartition]]:
     """Return the topics and the sorted partitions of the subscription.
 
     Raises:
@@ -102,16 +105,18 @@ def resolve_partitions(
     if not subscription.partitions:
         return found, _partitions_of(found)
     for tp in subscription.partitions:
-        if must_exist and tp.partition not in found[tp.topic].leaders:
+        if must_exist and tp.partition >= len(found[tp.topic].partitions):
             raise UnknownTopicOrPartitionError(
-                f"assign names {tp}, but {tp.topic} has {len(found[tp.topic].leaders)} partitions"
+                f"assign names {tp}, but {tp.topic} has {len(found[tp.topic].partitions)} partitions"
             )
-    there = [tp for tp in subscription.partitions if tp.topic in found and tp.partition in found[tp.topic].leaders]
-    return found, there
+    counts = {name: len(topic.partitions) for name, topic in found.items()}
+    return found, [tp for tp in subscription.partitions if tp.partition < counts.get(tp.topic, 0)]
 
 
-def _partitions_of(topics: Mapping[str, TopicView]) -> list[TopicPartition]:
-    return sorted(TopicPartition(name, number) for name, topic in topics.items() for number in topic.leaders)
+def _partitions_of(topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
+    return sorted(
+        TopicPartition(name, number) for name, topic in topics.items() for number in range(len(topic.partitions))
+    )
 
 
 def all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
@@ -119,7 +124,11 @@ def all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartiti
 
 
 def resolve_starts(
-    options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], earliest: _Offsets, latest: _Offsets
+    options: ReadOptions,
+    cluster: ClusterView,
+    partitions: Sequence[TopicPartition],
+    earliest: _Offsets,
+    latest: _Offsets,
 ) -> dict[TopicPartition, int]:
     """Return the first offset to read of each partition from the options; it may be outside the log."""
     spec = options.starting
@@ -143,7 +152,7 @@ def resolve_starts(
 
 
 def _ends(
-    options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], latest: _Offsets
+    options: ReadOptions, cluster: ClusterView, partitions: Sequence[TopicPartition], latest: _Offsets
 ) -> dict[TopicPartition, int]:
     spec = options.ending
     if isinstance(spec, AtOffsets):
@@ -156,7 +165,7 @@ def _ends(
 
 
 def _at_times(
-    cluster: Cluster, spec: OffsetSpec, partitions: Sequence[TopicPartition], latest: _Offsets
+    cluster: ClusterView, spec: OffsetSpec, partitions: Sequence[TopicPartition], latest: _Offsets
 ) -> dict[TopicPartition, int | None]:
     """Return the offset of the first record at or after each timestamp, None when every record is older.
 
@@ -227,7 +236,7 @@ def _narrowed(pushed: PushedFilters, tp: TopicPartition, start: int, end: int) -
     return start if low is None else max(start, low), end if high is None else min(end, high + 1)
 
 
-def _seek_to_time(cluster: Cluster, pushed: PushedFilters, ranges: list[OffsetRange]) -> list[OffsetRange]:
+def _seek_to_time(cluster: ClusterView, pushed: PushedFilters, ranges: list[OffsetRange]) -> list[OffsetRange]:
     if pushed.since_ms is None or pushed.since_ms < 0 or not ranges:
         return ranges
     since = cluster.list_offsets(
@@ -248,7 +257,7 @@ def _replaced(each: OffsetRange, start: int, bytes_per_record: float) -> OffsetR
     return OffsetRange(each.topic, each.partition, start, each.end, each.topic_id, each.leader, bytes_per_record)
 
 
-def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+def _with_sizes(cluster: ClusterView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return the ranges with an estimate of their stored size, from a small fetch of each of the largest topics."""
     records: dict[str, int] = {}
     largest: dict[str, OffsetRange] = {}
@@ -261,7 +270,7 @@ def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetR
     return [_replaced(each, each.start, sizes[each.topic]) for each in ranges]
 
 
-def bytes_per_record(cluster: Cluster, ranges: Mapping[str, OffsetRange]) -> dict[str, float]:
+def bytes_per_record(cluster: ClusterView, ranges: Mapping[str, OffsetRange]) -> dict[str, float]:
     """Return the mean stored size of a record by topic, from a small fetch at the start of each topic's range.
 
     Only the first `SAMPLED_TOPICS` topics are sampled; the other topics get the mean of the samples.
@@ -271,17 +280,15 @@ def bytes_per_record(cluster: Cluster, ranges: Mapping[str, OffsetRange]) -> dic
     return {topic: sizes.get(topic, usual) for topic in ranges}
 
 
-def _sample_record_bytes(cluster: Cluster, each: OffsetRange) -> float:
+def _sample_record_bytes(cluster: ClusterView, each: OffsetRange) -> float:
     """Return stored bytes per offset at the start of a range; return a default when the fetch fails."""
-    request = log_service_pb2.FetchRequest(max_bytes=SAMPLE_BYTES, format=log_service_pb2.FETCH_FORMAT_BATCHES)
-    request.partitions.add(topic=each.topic, partition=each.partition, fetch_offset=each.start, max_bytes=SAMPLE_BYTES)
     if not each.leader:
         return DEFAULT_RECORD_BYTES
+    wanted = {each.topic_partition: WantedPartition("", each.start, SAMPLE_BYTES)}
     try:
-        answer = cluster.start_fetch(each.leader, request, SAMPLE_TIMEOUT_S).result()
-        for part in answer.partitions:
-            piece = FetchedSlice(each.topic, each.partition, part.begin, part.stop, each.start, each.end)
-            index = index_batches(answer.buffer, [piece])
+        for part in cluster.fetch(each.leader, wanted, SAMPLE_BYTES, SAMPLE_TIMEOUT_S).result().partitions:
+            piece = FetchedSlice(each.topic, each.partition, 0, len(part.batches), each.start, each.end)
+            index = index_batches(part.batches, [piece])
             if len(index):
                 offsets = int(index.base_offset[-1] + index.last_offset_delta[-1] - index.base_offset[0]) + 1
                 return max(1.0, float(index.size.sum()) / offsets)

@@ -24,14 +24,16 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster, named_failure
 from paceline.pipeline.decode.batch_index import BatchIndex, FetchedSlice, index_batches
 from paceline.pipeline.errors import DataLossError
-from paceline.pipeline.fetch_wire import FetchAnswer, PartitionAnswer
 from paceline.pipeline.source.offset_ranges import OffsetRange
 from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
-from paceline.v1 import log_service_pb2
+from paceline.v1.errors_pb2 import PartitionError
+from paceline_client.call_errors import named_error
+from paceline_client.cluster_view import UNKNOWN_TOPIC_ATTEMPTS, ClusterView
+from paceline_client.fetch_session import WantedPartition
+from paceline_client.wire import FetchAnswer, FetchedPartition
 
 FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
@@ -58,7 +60,7 @@ class _Cursor:
 class RangeFetcher:
     """Reads the ranges of one task. `next_index` and `stop` may be called from different threads."""
 
-    def __init__(self, cluster: Cluster, ranges: Sequence[OffsetRange], options: ReadOptions) -> None:
+    def __init__(self, cluster: ClusterView, ranges: Sequence[OffsetRange], options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
         self._cursors = [_Cursor(each, each.start, each.leader) for each in ranges if each.records > 0]
@@ -131,23 +133,16 @@ class RangeFetcher:
 
     def _fetch(self, address: str, asked: Sequence[_Cursor], seconds: float) -> FetchAnswer:
         most = self._options.fetch_max_bytes
-        request = log_service_pb2.FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=most,
-            isolation_level=log_service_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
-            format=log_service_pb2.FETCH_FORMAT_BATCHES,
-        )
-        for cursor in asked:
-            request.partitions.add(
-                topic=cursor.range.topic,
-                partition=cursor.range.partition,
-                topic_id=cursor.range.topic_id,
-                fetch_offset=cursor.position,
-                max_bytes=int(min(most, max(SMALLEST_PARTITION_BYTES, SURPLUS * cursor.estimated_bytes))),
-                current_leader_epoch=self._cluster.leader_epoch(cursor.range.topic_partition, address),
+        wanted = {
+            cursor.range.topic_partition: WantedPartition(
+                cursor.range.topic_id,
+                cursor.position,
+                int(min(most, max(SMALLEST_PARTITION_BYTES, SURPLUS * cursor.estimated_bytes))),
+                self._cluster.leader_epoch(cursor.range.topic_partition, address),
             )
-        self._call = self._cluster.start_fetch(address, request, seconds)
+            for cursor in asked
+        }
+        self._call = self._cluster.fetch(address, wanted, most, seconds, MAX_WAIT_MS)
         if self._stopped.is_set():
             self._call.cancel()
         try:
@@ -155,7 +150,7 @@ class RangeFetcher:
             return answer
         except grpc.RpcError as error:
             self._stale_metadata = True
-            raise named_failure(f"{address}: {self._describe(asked)}", error) from error
+            raise named_error(f"{address}: {self._describe(asked)}", error) from error
         except grpc.FutureCancelledError as error:
             raise OffsetNotAvailableError("the read was stopped") from error
         finally:
@@ -166,30 +161,31 @@ class RangeFetcher:
         failure: PacelineError | None = None
         owners: list[_Cursor] = []
         slices: list[FetchedSlice] = []
+        pieces: list[bytes] = []
+        begin = 0
         by_partition = {cursor.range.topic_partition: cursor for cursor in asked}
         for part in answer.partitions:
-            cursor = by_partition.pop(TopicPartition(part.result.topic, part.result.partition), None)
+            cursor = by_partition.pop(TopicPartition(part.topic, part.partition), None)
             if cursor is None:
                 continue
-            if part.result.HasField("error"):
-                failure = self._handle_error(cursor, part) or failure
+            if part.error is not None:
+                failure = self._handle_error(cursor, part, part.error) or failure
                 continue
+            stop = begin + len(part.batches)
             owners.append(cursor)
-            slices.append(
-                FetchedSlice(
-                    part.result.topic, part.result.partition, part.begin, part.stop, cursor.position, cursor.range.end
-                )
-            )
-        index = index_batches(answer.buffer, slices)
+            pieces.append(part.batches)
+            slices.append(FetchedSlice(part.topic, part.partition, begin, stop, cursor.position, cursor.range.end))
+            begin = stop
+        index = index_batches(b"".join(pieces), slices)
         for cursor, next_offset in zip(owners, index.next_offsets, strict=True):
             cursor.position = next_offset
         return index, failure
 
-    def _handle_error(self, cursor: _Cursor, part: PartitionAnswer) -> PacelineError | None:
+    def _handle_error(self, cursor: _Cursor, part: FetchedPartition, error: PartitionError) -> PacelineError | None:
         """Raise a partition's error, or return it when a retry may help; return None when lost offsets were skipped."""
-        error, tp, code = part.result.error, cursor.range.topic_partition, int(part.result.error.code)
+        tp, code = cursor.range.topic_partition, int(error.code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._skip_lost(cursor, part)
+            self._skip_lost(cursor, part, error)
             return None
         failure = error_for(code, f"{tp} at offset {cursor.position}: {error.message}")
         # Retry: the broker may have old metadata, and only fresh metadata shows which topic of this name exists now.
@@ -205,16 +201,15 @@ class RangeFetcher:
             self._stale_metadata = True
         return LeaderNotAvailableError(str(failure)) if behind else failure
 
-    def _skip_lost(self, cursor: _Cursor, part: PartitionAnswer) -> None:
+    def _skip_lost(self, cursor: _Cursor, part: FetchedPartition, error: PartitionError) -> None:
         """Move to the log start offset, or end the range when the log ends before the position.
 
         Raises:
             DataLossError: ``failOnDataLoss`` is true.
         """
-        error = part.result.error
-        first = error.log_start_offset if error.HasField("log_start_offset") else part.result.log_start_offset
+        first = error.log_start_offset if error.HasField("log_start_offset") else part.log_start_offset
         if cursor.position >= first:
-            last = error.high_watermark if error.HasField("high_watermark") else part.result.high_watermark
+            last = error.high_watermark if error.HasField("high_watermark") else part.high_watermark
             self._give_up(cursor, f"offset {cursor.position} does not exist, the log ends at {last}")
             return
         if self._options.fail_on_data_loss:

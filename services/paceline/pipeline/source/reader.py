@@ -40,10 +40,9 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         """Return one input partition per task; Spark needs a list, even if it is empty."""
-        from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.source.planning import plan_tasks
 
-        cluster = Cluster(self._options)
+        cluster = self._options.view()
         tasks = plan_tasks(self._options, cluster, self._pushed)
         return [OffsetRangesPartition(ranges, cluster.fallback_servers()) for ranges in tasks]
 
@@ -62,14 +61,12 @@ def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa
     """
     if not isinstance(partition, OffsetRangesPartition):
         return
-    from paceline.pipeline.cluster import Cluster
     from paceline.pipeline.decode.records import decode_index
     from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
     from paceline.rpc.memory import keep_freed_memory
 
     keep_freed_memory()
-    cluster = Cluster(options, partition.servers)
-    fetcher = RangeFetcher(cluster, partition.ranges, options)
+    fetcher = RangeFetcher(options.view(partition.servers), partition.ranges, options)
     answers = prefetched(fetcher)
     try:
         for index in answers:

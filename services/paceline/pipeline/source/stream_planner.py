@@ -10,7 +10,6 @@ from typing import Final
 
 from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import EARLIEST, LATEST, Cluster, TopicView
 from paceline.pipeline.errors import DataLossError
 from paceline.pipeline.source.admission import MinimumHold, Offsets, limit_ends
 from paceline.pipeline.source.offset_ranges import OffsetRange, pack
@@ -22,6 +21,8 @@ from paceline.pipeline.source.planning import (
     resolve_starts,
 )
 from paceline.pipeline.source.stream_offset import StreamOffset
+from paceline_client import TopicDescription
+from paceline_client.cluster_view import EARLIEST, LATEST, ClusterView
 
 IDLE_POLL_MS: Final = 100
 """Pause between two ListOffsets calls of an idle query, which without a trigger interval would send 30 a second."""
@@ -38,7 +39,7 @@ class StreamPlanner:
     def __init__(
         self,
         options: ReadOptions,
-        cluster: Cluster,
+        cluster: ClusterView,
         now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -46,7 +47,7 @@ class StreamPlanner:
         self._cluster = cluster
         self._now_ms = now_ms
         self._sleep = sleep
-        self._topics: dict[str, TopicView] = {}
+        self._topics: dict[str, TopicDescription] = {}
         self._partitions: tuple[TopicPartition, ...] = ()
         self._describe_ms = 0
         self._described_ms: int | None = None
@@ -223,7 +224,7 @@ class StreamPlanner:
             return end
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         there = self._cluster.describe_topics([gone[0].topic]).get(gone[0].topic)
-        is_left = there is not None and gone[0].partition in there.leaders
+        is_left = there is not None and gone[0].partition < len(there.partitions)
         self._lose(f"{gone[0]}{more} {'is not subscribed any more' if is_left else 'no longer exists'}")
         ids = {tp.topic: start.topic_ids.get(tp.topic, "") for tp in gone}
         return StreamOffset({**end.offsets, **{tp: start.offsets[tp] for tp in gone}}, {**ids, **end.topic_ids})
@@ -284,7 +285,7 @@ class StreamPlanner:
             if begins[tp] < ends[tp]
             and (topic := self._cluster.topic(tp.topic)) is not None
             and topic.topic_id == topic_ids.get(tp.topic, topic.topic_id)
-            and tp.partition in topic.leaders
+            and tp.partition < len(topic.partitions)
         ]
         for tp, last in all_found(self._cluster.list_offsets(there, LATEST)).items():
             if last < ends[tp]:

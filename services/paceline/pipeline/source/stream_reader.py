@@ -96,7 +96,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connections of the driver's process for this query."""
         if self._planner is not None:
-            from paceline.pipeline.cluster import close_channels
+            from paceline_client.process_channels import close_channels
 
             self._planner = None
             close_channels()
@@ -121,10 +121,9 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> "StreamPlanner":
         if self._planner is None:
-            from paceline.pipeline.cluster import Cluster
             from paceline.pipeline.source.stream_planner import StreamPlanner
 
-            self._planner = StreamPlanner(self._options, Cluster(self._options))
+            self._planner = StreamPlanner(self._options, self._options.view())
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:

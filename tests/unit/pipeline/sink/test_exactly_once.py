@@ -9,7 +9,6 @@ import pytest
 
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import InvalidRowError, PublishFencedError, StagedDataLostError, UnsupportedOperationError
 from paceline.pipeline.sink import writer as writer_module
@@ -98,7 +97,7 @@ class DiesAt:
 
 
 def publisher(served: ServedCluster, at_step: Any = lambda _: None) -> Publisher:
-    return Publisher(Cluster(exact(served)), exact(served), at_step)
+    return Publisher(exact(served).view(), exact(served), at_step)
 
 
 def test_staged_rows_are_not_visible_before_the_commit(served: ServedCluster) -> None:

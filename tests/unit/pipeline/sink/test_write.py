@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from paceline.model.errors import ErrorCode, MessageTooLargeError, UnknownTopicOrPartitionError
-from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import InvalidOptionError, InvalidRowError, UnsupportedOperationError
 from paceline.pipeline.sink.columns import check_columns
@@ -218,7 +217,7 @@ def test_a_retriable_refusal_is_retried_in_order(served: ServedCluster, code: Er
 
 def test_a_moved_leader_is_followed(served: ServedCluster) -> None:
     chosen = options(served, topic="u")
-    cluster = Cluster(chosen)
+    cluster = chosen.view()
     cluster.describe_topics(["u"])
     served.partitions["u", 0].leader = 2
     write(chosen, rows([b"a"]))

@@ -10,13 +10,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from paceline.log.record_batch import parse_header
 from paceline.model.errors import ErrorCode, PacelineError, TopicAlreadyExistsError
-from paceline.pipeline.cluster import Cluster, TopicView, close_channels
 from paceline.pipeline.sink import staging
 from paceline.pipeline.sink.columns import check_columns
 from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.staging import ensure_staging_topic
 from paceline.pipeline.sink.writer import write_task
 from paceline.v1 import log_service_pb2
+from paceline_client.cluster_view import ClusterView
+from paceline_client.metadata import PartitionDescription, TopicDescription
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import decoded
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
@@ -146,7 +148,7 @@ def test_the_staging_topic_is_created_with_its_partitions_and_retention(
     options = parse_write_options(
         {"paceline.bootstrap.servers": served.bootstrap, "stagingPartitions": "5", "stagingRetentionMs": "7200000"}
     )
-    assert ensure_staging_topic(Cluster(options), options) == 5
+    assert ensure_staging_topic(options.view(), options) == 5
     (topic,) = created
     assert (topic.partitions, topic.replication_factor, topic.configs["retention.ms"]) == (5, 3, "7200000")
     assert topic.configs["max.message.bytes"] == str(4 << 20)
@@ -162,16 +164,24 @@ def test_a_task_waits_until_brokers_know_the_staging_topic_that_another_task_has
         def create_topics(self, topics: list[Any]) -> None:
             raise TopicAlreadyExistsError(topics[0].name)
 
-    class SlowCluster(Cluster):
+    class SlowView(ClusterView):
         descriptions = 0
 
-        def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
+        def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription]:
             self.descriptions += 1
-            return {} if self.descriptions < 4 else {names[0]: TopicView(names[0], "id", {0: 1, 1: 1})}
+            return (
+                {}
+                if self.descriptions < 4
+                else {
+                    names[0]: TopicDescription(
+                        names[0], "id", (PartitionDescription(0, 1, 1), PartitionDescription(1, 1, 1))
+                    )
+                }
+            )
 
     monkeypatch.setattr(staging, "Admin", Admin)
     options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap})
-    assert ensure_staging_topic(SlowCluster(options), options) == 2
+    assert ensure_staging_topic(SlowView((), client_id="test"), options) == 2
 
 
 def test_the_compression_type_is_that_of_the_record_batches(served: ServedCluster) -> None:

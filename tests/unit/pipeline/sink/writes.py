@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.staging import close_producers
 from paceline.pipeline.sink.writer import TaskWritten, write_task
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import decoded
 from tests.unit.pipeline.golden import Expected
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition

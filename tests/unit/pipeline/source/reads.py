@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.source.reader import PacelineReader
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import encode, simple_records, to_records
 from tests.unit.pipeline.golden import Expected
 from tests.unit.pipeline.served_log import ServedCluster

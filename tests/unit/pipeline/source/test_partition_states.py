@@ -1,7 +1,7 @@
 """The state of partitions as rows, from brokers over real gRPC."""
 
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.data_source import PacelineDataSource
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 

@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from paceline.model.errors import CorruptMessageError, ErrorCode
-from paceline.pipeline import cluster as cluster_module
-from paceline.pipeline.cluster import Cluster, channels_of_this_process, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.source.options import parse_batch_options
 from paceline.pipeline.source.planning import plan_tasks
 from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 from paceline.pipeline.source.reader import OffsetRangesPartition
 from paceline.rpc.memory import keep_freed_memory
+from paceline_client import process_channels
+from paceline_client.process_channels import channels_of_this_process, close_channels
 from tests.support.waiting import eventually
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import simple_records, to_records
@@ -132,9 +132,9 @@ def test_constructors_open_no_connection() -> None:
     close_channels()
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     made = source.reader(source.schema())
-    Cluster(parse_batch_options(source.options))
-    pickle.loads(pickle.dumps((source, made)))
-    assert cluster_module._channels == {}
+    view = parse_batch_options(source.options).view()
+    pickle.loads(pickle.dumps((source, made, view)))
+    assert process_channels._channels == {}
 
 
 def test_the_partition_spark_makes_of_an_empty_plan_reads_nothing() -> None:
@@ -149,19 +149,19 @@ def test_channels_of_another_process_are_never_used() -> None:
     """gRPC does not survive a fork."""
     mine = channels_of_this_process("me")
     assert channels_of_this_process("me") is mine
-    cluster_module._channels[(os.getpid() + 1, "me", None)] = mine
-    del cluster_module._channels[(os.getpid(), "me", None)]
+    process_channels._channels[(os.getpid() + 1, "me", None)] = mine
+    del process_channels._channels[(os.getpid(), "me", None)]
     assert channels_of_this_process("me") is not mine
-    assert {pid for pid, _, _ in cluster_module._channels} == {os.getpid()}
+    assert {pid for pid, _, _ in process_channels._channels} == {os.getpid()}
 
 
 def test_planning_tolerates_a_failed_size_sample() -> None:
     partition = ServedPartition(log(10), errors=[ErrorCode.KAFKA_STORAGE_ERROR])
     with ServedCluster({("t", 0): partition}) as served:
         options = parse_batch_options({"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t"})
-        [[only]] = plan_tasks(options, Cluster(options))
+        [[only]] = plan_tasks(options, options.view())
         assert only.bytes_per_record == 1024.0
-        [[only]] = plan_tasks(options, Cluster(options))
+        [[only]] = plan_tasks(options, options.view())
         assert 20 < only.bytes_per_record < 100
 
 
@@ -170,7 +170,7 @@ def test_the_next_response_is_fetched_while_the_last_is_processed() -> None:
         options = parse_batch_options(
             {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "paceline.fetch.max.bytes": "5000"}
         )
-        cluster = Cluster(options)
+        cluster = options.view()
         [ranges] = plan_tasks(options, cluster)
         before = len(served.fetches)
         answers = prefetched(RangeFetcher(cluster, ranges, options))

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from paceline.model.errors import BrokerNotAvailableError, ErrorCode, LeaderNotAvailableError, UnknownServerError
-from paceline.pipeline import cluster as cluster_module
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.v1.errors_pb2 import LeaderHint
+from paceline_client import cluster_view
 from tests.unit.pipeline.batches import simple_records, to_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 from tests.unit.pipeline.source.reads import fresh_channels, log, read_all, reader
@@ -135,7 +135,7 @@ def test_a_task_that_loses_every_bootstrap_server_asks_the_brokers_found_by_plan
 
 
 def test_a_lookup_names_no_more_topics_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "MAX_NAMES_PER_LOOKUP", 3)
+    monkeypatch.setattr(cluster_view, "MAX_NAMES_PER_LOOKUP", 3)
     partitions = {(f"t{number}", 0): ServedPartition(log(5)) for number in range(8)}
     with ServedCluster(partitions) as served:
         names = ",".join(topic for topic, _ in partitions)
@@ -144,14 +144,14 @@ def test_a_lookup_names_no_more_topics_than_a_broker_takes(monkeypatch: pytest.M
 
 
 def test_an_unreachable_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "METADATA_DEADLINE_MS", 500)
+    monkeypatch.setattr(cluster_view, "METADATA_DEADLINE_MS", 500)
     source = PacelineDataSource({"paceline.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(BrokerNotAvailableError, match=r"127\.0\.0\.1:1"):
         source.reader(source.schema()).partitions()
 
 
 def test_a_server_that_hangs_does_not_hide_why_the_others_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "METADATA_DEADLINE_MS", 500)
+    monkeypatch.setattr(cluster_view, "METADATA_DEADLINE_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]}"
         source = PacelineDataSource({"paceline.bootstrap.servers": servers, "subscribe": "t"})

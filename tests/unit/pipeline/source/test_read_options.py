@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.v1 import log_service_pb2
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 

@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from paceline.model.errors import ErrorCode, UnknownTopicOrPartitionError
-from paceline.pipeline.cluster import Cluster, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import DataLossError, InvalidOptionError, UnsupportedOperationError
 from paceline.pipeline.source.options import parse_stream_options
 from paceline.pipeline.source.stream_offset import StreamOffset
 from paceline.pipeline.source.stream_planner import IDLE_POLL_MS, StreamPlanner
 from paceline.pipeline.source.stream_reader import PacelineStreamReader
+from paceline_client.cluster_view import ClusterView
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
@@ -254,7 +255,7 @@ class Clock:
 def planner(served: ServedCluster, clock: Clock, **more: str) -> StreamPlanner:
     options = {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "startingOffsets": "earliest"} | more
     parsed = parse_stream_options(options)
-    return StreamPlanner(parsed, Cluster(parsed), clock, clock.sleep)
+    return StreamPlanner(parsed, parsed.view(), clock, clock.sleep)
 
 
 def test_too_few_records_wait_for_more_or_for_the_delay() -> None:
@@ -391,7 +392,7 @@ def test_describing_topics_takes_at_most_a_tenth_of_the_time_unless_an_option_sa
     class Clock:
         now_ms = 0
 
-    class SlowCluster(Cluster):
+    class SlowView(ClusterView):
         def refresh(self, names: Any, seconds: float | None = None) -> Any:
             Clock.now_ms += 700
             return super().refresh(names, seconds)
@@ -401,7 +402,9 @@ def test_describing_topics_takes_at_most_a_tenth_of_the_time_unless_an_option_sa
         for option, after_ms, expected in (("", 6_900, 1), ("", 7_100, 2), ("500", 499, 1), ("500", 501, 2)):
             Clock.now_ms, before = 0, len(served.described)
             options = parse_stream_options(given | ({"metadataRefreshMs": option} if option else {}))
-            planner = StreamPlanner(options, SlowCluster(options), lambda: Clock.now_ms)
+            planner = StreamPlanner(
+                options, SlowView(options.bootstrap_servers, client_id="test"), lambda: Clock.now_ms
+            )
             start = planner.initial()
             Clock.now_ms += after_ms
             planner.latest(start, None, None, None)

@@ -48,10 +48,9 @@ def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) 
 
 
 def _check_topic(config: AnalyseConfig) -> None:
-    from paceline.pipeline.cluster import Cluster
 
     options = parse_batch_options(_source_options(config))
-    if not Cluster(options).describe_topics([config.topic]):
+    if not options.view().describe_topics([config.topic]):
         raise UnknownTopicOrPartitionError(
             f"topic {config.topic} does not exist: brokers and controllers publish their events once each of them has "
             "cluster.events.topic.enable=true"

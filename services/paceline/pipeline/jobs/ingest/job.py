@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.jobs.certificates import driver_tls
 from paceline.pipeline.jobs.ingest.attempts import repeated
 from paceline.pipeline.jobs.ingest.config import PARTITION_COLUMNS, IngestConfig, check_config, table_path
@@ -65,7 +64,7 @@ class _Ingest:
     ) -> None:
         self._spark, self._config, self._listener, self._stop = spark, config, listener, stop
         self._options = parse_stream_options(options)
-        self._cluster = Cluster(self._options)
+        self._cluster = self._options.view()
         self._planner = StreamPlanner(self._options, self._cluster)
         self._first: StreamOffset | None = None
         """Offsets at which topics start that the table does not have yet."""

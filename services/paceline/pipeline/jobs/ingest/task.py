@@ -56,7 +56,6 @@ class IngestTasks:
 
     def run(self, number: int) -> TaskReport:
         """Copy the ranges of a task into files and return a report."""
-        from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 
         config = self.config
@@ -69,7 +68,7 @@ class IngestTasks:
         reasons: Counter[str] = Counter()
         rows = dead_letters = 0
         stored_bytes = 0.0
-        cluster = Cluster(self.options, self.servers)
+        cluster = self.options.view(self.servers)
         answers = prefetched(RangeFetcher(cluster, self.ranges[number], self.options))
         try:
             for index in answers:

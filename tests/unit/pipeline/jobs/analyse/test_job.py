@@ -3,8 +3,8 @@
 import pytest
 
 from paceline.model.errors import UnknownTopicOrPartitionError
-from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job
+from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
 
