@@ -1,6 +1,7 @@
 """Writes in a real Spark session to in-process brokers."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from paceline.log.record_batch import iterate_headers
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
 from tests.unit.pipeline.batches import decoded, encode, simple_records
@@ -18,6 +20,7 @@ from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
 pytestmark = pytest.mark.spark
 
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sink"
 PARTITIONS = 3
 SOURCE_RECORDS = 600
 
@@ -161,6 +164,29 @@ def test_a_stream_is_appended_batch_after_batch_and_across_restarts(
     assert {number: list(dict.fromkeys(values)) for number, values in found.items()} == EVERYTHING
     repeated = sum(len(values) for values in found.values()) - PARTITIONS * SOURCE_RECORDS
     assert repeated == (0 if guarantee == "exactly-once" else 900)
+
+
+def test_a_query_continues_from_the_checkpoint_and_the_half_published_batch_of_an_earlier_commit(
+    spark: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Commit 0cf595c7 wrote ``tests/golden/sink``: batch 0, and batch 1 without the 30 records of partition 1."""
+    logs = {path.stem.rpartition("-"): path.read_bytes() for path in sorted((GOLDEN / "logs").glob("*.log"))}
+    partitions = {(topic, int(number)): ServedPartition(data) for (topic, _, number), data in logs.items()}
+    for partition in partitions.values():
+        for _, header in iterate_headers(partition.data):
+            partition.producers.update(header)
+    partitions |= {("in", number): part(90) for number in range(2)}
+    shutil.copytree(GOLDEN / "checkpoint", tmp_path / "checkpoint")
+    with ServedCluster(partitions) as served:
+        assert [len(values) for values in written(served).values()] == [60, 30]
+        frame = spark.readStream.format("paceline").options(**read_options(served)).load()
+        writer = copy_frame(frame).writeStream.format("paceline").trigger(availableNow=True)
+        writer = writer.options(**write_options(served, deliveryGuarantee="exactly-once"))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(60)
+        assert [each.batchId for each in query.recentProgress if each.numInputRows] == [1, 2]
+        assert written(served) == {number: values[:90] for number, values in EVERYTHING.items() if number < 2}
 
 
 DRIVER = """
