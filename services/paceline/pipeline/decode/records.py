@@ -17,12 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from paceline.log.compression import Codec, codec_of, decompress
+from paceline.log.record_batch import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
 from paceline.pipeline.decode.batch_index import (
-    CODEC_MASK,
-    CONTROL,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
     BatchIndex,
     FetchedSlice,
     check_crc,
@@ -62,8 +59,8 @@ def decode_index(index: BatchIndex, columns: Sequence[str] = COLUMNS) -> Iterato
         MessageTooLargeError: a batch expands beyond the limit of `paceline.log.compression`.
         UnsupportedCompressionTypeError: the codec bits are undefined.
     """
-    wanted = np.flatnonzero((index.count > 0) & (index.attributes & CONTROL == 0))
-    check_crc(index, range(len(index)))
+    wanted = np.flatnonzero((index.count > 0) & (index.attributes & CONTROL_BIT == 0))
+    check_crc(index)
     for payload, rows, begin, end in _payloads(index, wanted):
         batch = _decode_group(index, payload, rows, begin, end, columns)
         if batch.num_rows:
@@ -76,7 +73,7 @@ def _payloads(index: BatchIndex, wanted: Int64s) -> Iterator[tuple[bytes | bytea
         return
     begin = index.position[wanted] + HEADER_BYTES
     end = index.position[wanted] + index.size[wanted]
-    if not (index.attributes[wanted] & CODEC_MASK).any() and len(index.buffer) < 2**31:
+    if not (index.attributes[wanted] & CODEC_BITS).any() and len(index.buffer) < 2**31:
         yield index.buffer, wanted, begin, end
         return
     joined = bytearray()
@@ -227,7 +224,7 @@ def gather_binary(
 def _plain_arrays(index: BatchIndex, fields: _Fields, columns: Sequence[str]) -> dict[str, pa.Array]:
     arrays: dict[str, pa.Array] = {}
     batch, count = fields.batch, len(fields.batch)
-    append_time = index.attributes & LOG_APPEND_TIME != 0
+    append_time = index.attributes & TIMESTAMP_TYPE_BIT != 0
     if "topic" in columns:
         arrays["topic"] = _topic_column(index, batch)
     if "partition" in columns:
