@@ -98,3 +98,23 @@ def test_sending_without_answers_fails_after_two_thirds_of_the_timeout(monkeypat
         contact.sent()
     contact.opened()
     contact.sent()
+
+
+def test_answers_on_a_new_connection_are_no_contact_before_the_server_accepts_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first answer may say that the session has expired; a leader would believe to be in contact until then."""
+    clock = Clock(monkeypatch)
+    contact = Contact(6.0)
+    clock.now_s += 20
+    contact.opened()
+    contact.sent()
+    clock.now_s += 1
+    contact.received()
+    assert contact.last_s == 100.0
+    contact.accepted()
+    assert contact.last_s == 120.0
+    contact.sent()
+    clock.now_s += 1
+    contact.received()
+    assert contact.last_s == 121.0

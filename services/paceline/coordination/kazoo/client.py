@@ -266,6 +266,7 @@ class KazooZooKeeper:
     def _wire_up(self) -> None:
         self._wire_session_id = self._client.client_id[0]
         self._wire_connected = True
+        self._contact.accepted()
         self._stop_doubting()
         self._deliver(partial(self._session_changed, SessionState.CONNECTED, self._wire_session_id))
         self._waiting.extendleft(reversed(self._chroot_requests()))

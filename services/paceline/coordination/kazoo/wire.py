@@ -16,12 +16,18 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Contact:
-    """Time of the last contact with the server: when the answered request was sent, not when its response arrived."""
+    """Time of the last contact with the server: when the answered request was sent, not when its response arrived.
+
+    The answers of a new connection count once the server has accepted the session: the first one may say that the
+    session has expired.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self.set_session_timeout(timeout_s)
         self.last_s = time.monotonic()
         self._first_unanswered_s: float | None = None
+        self._accepted = True
+        self._opening_s = self.last_s
 
     def set_session_timeout(self, timeout_s: float) -> None:
         """Set the session timeout, of which two thirds is the longest wait for the server."""
@@ -30,6 +36,13 @@ class Contact:
     def opened(self) -> None:
         """Record a new connection; requests on the previous connection will not receive a response."""
         self._first_unanswered_s = None
+        self._accepted = False
+        self._opening_s = time.monotonic()
+
+    def accepted(self) -> None:
+        """Record that the server has accepted the session on this connection."""
+        self._accepted = True
+        self.last_s = self._opening_s
 
     def sent(self) -> None:
         """Record that data is sent.
@@ -48,7 +61,8 @@ class Contact:
     def received(self) -> None:
         """Record that data was received."""
         if self._first_unanswered_s is not None:
-            self.last_s = self._first_unanswered_s
+            if self._accepted:
+                self.last_s = self._first_unanswered_s
             self._first_unanswered_s = None
 
 
