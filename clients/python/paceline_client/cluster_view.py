@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -308,14 +309,15 @@ class ClusterView:
     ) -> Any:
         """Send a fetch of stored batches to a leader; return its call: a future whose result is a `wire.FetchAnswer`.
 
-        The first partition with records is answered with at least one complete batch, whatever ``max_bytes`` is.
+        The batches of a partition stay in ``data`` of the answer, from ``begin`` to ``stop``. The first partition with
+        records is answered with at least one complete batch, whatever ``max_bytes`` is.
         """
         request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, format=FETCH_FORMAT_BATCHES)
         add_partitions(request, wanted)
         call = self._channel(address).unary_unary(
             FETCH_METHOD,
             request_serializer=FetchRequest.SerializeToString,
-            response_deserializer=decode_fetch_answer,
+            response_deserializer=partial(decode_fetch_answer, copy=False),
         )
         return call.future(request, timeout=timeout_s)
 

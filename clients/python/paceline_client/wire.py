@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from paceline.model.errors import CorruptMessageError, InvalidRequestError
-from paceline.model.protobuf_wire import cut_payload, split_list, varint
+from paceline.model.protobuf_wire import cut_payload, find_payload, split_list, varint
 from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.log_service_pb2 import FetchPartitionResult, FetchResponse
 
@@ -47,6 +47,9 @@ class FetchedPartition:
     batches: bytes = b""
     preferred_read_replica: int | None = None
     """Broker to fetch from next (KIP-392); this result then has no records."""
+    begin: int = 0
+    """Position of the batches in `FetchAnswer.data`, if they were not copied."""
+    stop: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +58,8 @@ class FetchAnswer:
 
     session_id: int
     partitions: list[FetchedPartition]
+    data: bytes
+    """The response."""
 
 
 def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProducePiece]) -> bytes:
@@ -81,8 +86,8 @@ def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProduceP
     return b"".join(parts)
 
 
-def decode_fetch_answer(data: bytes) -> FetchAnswer:
-    """Return the fields of an encoded FetchResponse.
+def decode_fetch_answer(data: bytes, copy: bool = True) -> FetchAnswer:
+    """Return the fields of an encoded FetchResponse; without ``copy``, the batches stay in it, from begin to stop.
 
     Raises:
         CorruptMessageError: the bytes are not a protobuf message.
@@ -90,13 +95,18 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
     try:
         rest, parts = split_list(data, FetchResponse.PARTITIONS_FIELD_NUMBER)
         session_id = FetchResponse.FromString(rest).session_id
-        return FetchAnswer(session_id, [_decode_partition(data, start, end) for start, end in parts])
+        return FetchAnswer(session_id, [_decode_partition(data, start, end, copy) for start, end in parts], data)
     except (ValueError, DecodeError, InvalidRequestError) as error:
         raise CorruptMessageError(f"the fetch response cannot be decoded: {error}") from error
 
 
-def _decode_partition(data: bytes, start: int, end: int) -> FetchedPartition:
-    head, batches = cut_payload(data, start, end, FetchPartitionResult.BATCHES_FIELD_NUMBER)
+def _decode_partition(data: bytes, start: int, end: int, copy: bool) -> FetchedPartition:
+    begin = stop = 0
+    if copy:
+        head, batches = cut_payload(data, start, end, FetchPartitionResult.BATCHES_FIELD_NUMBER)
+    else:
+        head, begin, stop = find_payload(data, start, end, FetchPartitionResult.BATCHES_FIELD_NUMBER)
+        batches = b""
     result = FetchPartitionResult.FromString(head)
     diverging = result.diverging_epoch if result.HasField("diverging_epoch") else None
     return FetchedPartition(
@@ -109,4 +119,6 @@ def _decode_partition(data: bytes, start: int, end: int) -> FetchedPartition:
         None if diverging is None else (diverging.epoch, diverging.end_offset),
         result.batches if batches is None else batches,
         result.preferred_read_replica if result.HasField("preferred_read_replica") else None,
+        max(begin, 0),
+        max(stop, 0),
     )

@@ -128,7 +128,17 @@ def cut_payload(data: bytes, position: int, end: int, number: int) -> tuple[byte
     """
     if end - position < WORTH_CUTTING_BYTES:
         return data[position:end], None
-    payload: bytes | None = None
+    rest, start, stop = find_payload(data, position, end, number)
+    return rest, data[start:stop] if start >= 0 else None
+
+
+def find_payload(data: bytes, position: int, end: int, number: int) -> tuple[bytes, int, int]:
+    """Return the message without field ``number``, and begin and end of that field's content, -1 if it has none.
+
+    Raises:
+        ValueError, InvalidRequestError: as `cut_payload`.
+    """
+    begin = after = -1
     rest: list[bytes] = []
     kept = position
     count = 0
@@ -138,11 +148,11 @@ def cut_payload(data: bytes, position: int, end: int, number: int) -> tuple[byte
             raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields in one partition")
         field, start, stop = next_field(data, position, end)
         if field == number:
-            if payload is not None:
+            if begin >= 0:
                 raise ValueError("has two payloads")
-            payload = data[start:stop]
+            begin, after = start, stop
             rest.append(data[kept:position])
             kept = stop
         position = stop
     rest.append(data[kept:end])
-    return b"".join(rest), payload
+    return b"".join(rest), begin, after

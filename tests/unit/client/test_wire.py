@@ -53,15 +53,17 @@ def test_an_encoded_produce_request_parses_as_protobuf(
     assert all(p.WhichOneof("data") == "batch" for p in read.partitions)
 
 
-@given(st.integers(0, 2**31 - 1), results)
+@given(st.integers(0, 2**31 - 1), results, st.booleans())
 def test_a_fetch_response_parses_as_protobuf_encoded_it(
-    session_id: int, partitions: list[FetchPartitionResult]
+    session_id: int, partitions: list[FetchPartitionResult], copy: bool
 ) -> None:
-    answer = decode_fetch_answer(FetchResponse(session_id=session_id, partitions=partitions).SerializeToString())
+    response = FetchResponse(session_id=session_id, partitions=partitions).SerializeToString()
+    answer = decode_fetch_answer(response, copy)
     assert answer.session_id == session_id
     assert len(answer.partitions) == len(partitions)
     for read, wrote in zip(answer.partitions, partitions, strict=True):
-        assert (read.topic, read.partition, read.batches) == (wrote.topic, wrote.partition, wrote.batches)
+        batches = read.batches if copy else answer.data[read.begin : read.stop]
+        assert (read.topic, read.partition, batches) == (wrote.topic, wrote.partition, wrote.batches)
         assert read.high_watermark == wrote.high_watermark
         assert read.last_stable_offset == wrote.last_stable_offset
         assert read.log_start_offset == wrote.log_start_offset
@@ -72,10 +74,11 @@ def test_a_fetch_response_parses_as_protobuf_encoded_it(
         assert read.diverging == ((end.epoch, end.end_offset) if wrote.HasField("diverging_epoch") else None)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_parse_or_are_refused_as_corrupt(data: bytes) -> None:
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_parse_or_are_refused_as_corrupt(data: bytes, copy: bool) -> None:
     try:
-        decode_fetch_answer(data)
+        answer = decode_fetch_answer(data, copy)
+        assert all(0 <= part.begin <= part.stop <= len(data) for part in answer.partitions)
     except CorruptMessageError:
         pass
 

@@ -290,8 +290,8 @@ class Publisher:
                     # A newly elected leader may not know yet that the batch is committed.
                     raise OffsetNotAvailableError(f"{tp} does not have offset {offset} yet")
                 raise error_for(part.error.code, f"{tp}: {part.error.message}")
-            if part.batches:
-                return part.batches
+            if part.stop > part.begin:
+                return answer.data[part.begin : part.stop]
         raise OffsetNotAvailableError(f"{tp} has no batch at offset {offset} yet")
 
 

@@ -286,9 +286,10 @@ def _sample_record_bytes(cluster: ClusterView, each: OffsetRange) -> float:
         return DEFAULT_RECORD_BYTES
     wanted = {each.topic_partition: WantedPartition("", each.start, SAMPLE_BYTES)}
     try:
-        for part in cluster.fetch(each.leader, wanted, SAMPLE_BYTES, SAMPLE_TIMEOUT_S).result().partitions:
-            piece = FetchedSlice(each.topic, each.partition, 0, len(part.batches), each.start, each.end)
-            index = index_batches(part.batches, [piece])
+        answer = cluster.fetch(each.leader, wanted, SAMPLE_BYTES, SAMPLE_TIMEOUT_S).result()
+        for part in answer.partitions:
+            piece = FetchedSlice(each.topic, each.partition, part.begin, part.stop, each.start, each.end)
+            index = index_batches(answer.data, [piece])
             if len(index):
                 offsets = int(index.base_offset[-1] + index.last_offset_delta[-1] - index.base_offset[0]) + 1
                 return max(1.0, float(index.size.sum()) / offsets)

@@ -161,8 +161,6 @@ class RangeFetcher:
         failure: PacelineError | None = None
         owners: list[_Cursor] = []
         slices: list[FetchedSlice] = []
-        pieces: list[bytes] = []
-        begin = 0
         by_partition = {cursor.range.topic_partition: cursor for cursor in asked}
         for part in answer.partitions:
             cursor = by_partition.pop(TopicPartition(part.topic, part.partition), None)
@@ -171,12 +169,11 @@ class RangeFetcher:
             if part.error is not None:
                 failure = self._handle_error(cursor, part, part.error) or failure
                 continue
-            stop = begin + len(part.batches)
             owners.append(cursor)
-            pieces.append(part.batches)
-            slices.append(FetchedSlice(part.topic, part.partition, begin, stop, cursor.position, cursor.range.end))
-            begin = stop
-        index = index_batches(b"".join(pieces), slices)
+            slices.append(
+                FetchedSlice(part.topic, part.partition, part.begin, part.stop, cursor.position, cursor.range.end)
+            )
+        index = index_batches(answer.data, slices)
         for cursor, next_offset in zip(owners, index.next_offsets, strict=True):
             cursor.position = next_offset
         return index, failure
