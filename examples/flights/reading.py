@@ -49,8 +49,9 @@ class Reading:
 
     @property
     def longest_pause_ms(self) -> int:
-        """Longest time in which the table got no new row."""
-        return round(1000 * max((after.at_s - before.at_s for before, after in pairwise(self.batches)), default=0.0))
+        """Longest time in which the table got no new row, from the first record on; 0 without a micro-batch."""
+        ends = [0.0, *(batch.at_s for batch in self.batches)]
+        return round(1000 * max((after - before for before, after in pairwise(ends)), default=0.0))
 
     def samples(self) -> tuple[tuple[float, float], ...]:
         """Return the ends of a level line (seconds, rows per second) for the time before each micro-batch's end."""

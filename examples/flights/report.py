@@ -164,8 +164,7 @@ def report_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
                        f"{paused} had last caught up; full again {report['isr_grown_after_resume_ms']} ms after it was "
                        "resumed"),
         ("without a leader", f"{_by_partition(report['leaderless_ms'])} after broker {killed} was killed"),
-        ("in Spark's table again", f"{_by_partition(report['read_again_after_kill_ms'])} after the same kill, with "
-                                   "records of the new leader"),
+        ("in Spark's table again", _read_again(report)),
         ("back in every ISR", f"{report['full_isr_after_restart_ms']} ms after the restart of broker {killed}"),
         ("Spark's stream", f"{report['micro_batches']} micro-batches, median {report['micro_batch_ms_median']} ms; "
                            f"longest time without a new row {report['longest_pause_of_table_ms']} ms; "
@@ -176,6 +175,13 @@ def report_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _by_partition(times_ms: dict[str, int]) -> str:
     return ", ".join(f"partition {partition}: {ms} ms" for partition, ms in times_ms.items()) or "not measured"
+
+
+def _read_again(report: dict[str, Any]) -> str:
+    times_ms = report["read_again_after_kill_ms"]
+    read = [f"{_by_partition(times_ms)} after the same kill, with records of the new leader"] if times_ms else []
+    unread = [f"partition {each}: no later record" for each in report["leaderless_ms"] if each not in times_ms]
+    return "; ".join([*read, *unread])
 
 
 def delay_rows(verdict: Verdict) -> list[list[str]]:

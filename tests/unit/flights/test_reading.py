@@ -25,8 +25,9 @@ def test_a_partition_without_a_record_of_its_new_leader_is_omitted() -> None:
     assert READING.read_again_ms(killed_at_s=2.5, resumed_at={0: 25, 1: 29}) == {1: 4_000}
 
 
-def test_the_longest_pause_is_the_longest_time_between_two_micro_batches() -> None:
+def test_the_longest_pause_includes_the_wait_for_the_first_micro_batch() -> None:
     assert READING.longest_pause_ms == 4_500
+    assert Reading([batch(62.0, p0=10), batch(76.6, p0=20)]).longest_pause_ms == 62_000
     assert READING.median_ms == 200
     assert Reading().longest_pause_ms == Reading().median_ms == 0
 

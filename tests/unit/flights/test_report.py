@@ -9,7 +9,7 @@ import pytest
 
 from examples.flights.chart import Band, throughput_chart
 from examples.flights.reading import Batch, Reading
-from examples.flights.report import StreamTotals, conclusion, facts_as_json, succeeded, write_report
+from examples.flights.report import StreamTotals, conclusion, facts_as_json, report_rows, succeeded, write_report
 from examples.flights.story import Facts
 from examples.flights.verify import Verdict
 
@@ -25,7 +25,8 @@ FACTS = Facts(
     paused_broker=2,
     killed_broker=3,
     killed_at_s=16.0,
-    resumed_at={0: 10},
+    leaderless_ms={0: 150, 1: 150},
+    resumed_at={0: 10, 1: 5},
 )
 TOTALS = StreamTotals(30, 30, (), 40.0, ((0.5, 60.0), (40.0, 0.0)), ((5.1, 7.6), (16.0, 17.0)))
 VERDICT = Verdict(30, 30, 0, 0, 0, 0, {})
@@ -43,6 +44,13 @@ def test_the_headline_says_that_spark_read_on_only_if_it_was_reading() -> None:
     assert "Spark read no record before the leader was killed" in conclusion(late)
     unread = report(BEFORE, replace(BEFORE, at_s=44.0, rows=20))
     assert "No record was left for the new leaders" in conclusion(unread)
+
+
+def test_a_partition_without_a_later_record_is_named() -> None:
+    rows = dict(report_rows(report(BEFORE, AFTER)))
+    assert rows["without a leader"].startswith("partition 0: 150 ms, partition 1: 150 ms after")
+    again = rows["in Spark's table again"]
+    assert again.startswith("partition 0: 28000 ms after") and again.endswith("; partition 1: no later record")
 
 
 @pytest.mark.parametrize(
