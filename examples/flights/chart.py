@@ -1,11 +1,12 @@
-"""Draw throughput over time as an SVG, with marks for the events of the cluster, without a plotting library."""
+"""Draw records over time as an SVG, with marks for the events of the cluster, without a plotting library."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import cycle
 
-WIDTH, HEIGHT = 1040, 480
-LEFT, RIGHT, TOP, BOTTOM = 78, 24, 170, 56
+WIDTH, HEIGHT = 1040, 410
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 100, 56
 _PLOT_WIDTH = WIDTH - LEFT - RIGHT
 _PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
 _LABEL_ROWS = 5
@@ -13,9 +14,8 @@ _LABEL_HEIGHT = 16
 _CHARACTER_WIDTH = 6.3
 _STYLE = """
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#1f2933}
-.title{font-size:18px;font-weight:600}.sub{font-size:12px;fill:#52606d}.axis{font-size:11px;fill:#52606d}
+.axis{font-size:11px;fill:#52606d}
 .event{font-size:11.5px}.halo{stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke-width:1.6}
-.key{font-size:12px}
 .band-pause{fill:#f0b429;fill-opacity:.16}.band-down{fill:#cf1124;fill-opacity:.10}
 """
 _LINES = ("#2a5f8f", "#c05621", "#2f855a")
@@ -40,35 +40,46 @@ class Band:
     kind: str
 
 
-def throughput_chart(
+def make_key(lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Return the names of the lines with their colours as HTML.
+
+    A line with fewer than two points has no colour, because it cannot be drawn.
+    """
+    return " ".join(
+        f'<span class="key"><span style="color:{colour}">\u2501\u2501</span> {escape(name)}</span>'
+        if len(line) > 1
+        else f'<span class="key">{escape(name)}: nothing to draw</span>'
+        for (name, line), colour in zip(lines.items(), cycle(_LINES), strict=False)
+    )
+
+
+def progress_chart(
     title: str,
-    subtitle: str,
     lines: Mapping[str, Sequence[tuple[float, float]]],
     marks: Sequence[Mark],
     bands: Sequence[Band] = (),
 ) -> str:
-    """Return an SVG chart; ``lines`` has the points (seconds, records per second) of each line by its name.
+    """Return an SVG chart; ``lines`` has the points (seconds, number of records) of each line by its name.
 
-    A line with fewer than two points is named without a colour, because it cannot be drawn. The area below the first
-    line is filled. Labels of neighbouring marks are put on different rows so that they do not cover each other.
+    The area below the first line is filled. Labels of neighbouring marks are put on different rows so that they do not
+    cover each other. Title and names of the lines (see `make_key`) are not drawn, because the chart may be wider than
+    the screen.
     """
     samples = [sample for line in lines.values() for sample in line]
     last = max([at for at, _ in samples] + [mark.at_s for mark in marks] + [1.0])
-    peak = _nice_ceiling(max([rate for _, rate in samples] + [1.0]))
+    peak = _nice_ceiling(max([count for _, count in samples] + [1.0]))
 
     def x(seconds: float) -> float:
         return LEFT + _PLOT_WIDTH * seconds / last
 
-    def y(rate: float) -> float:
-        return TOP + _PLOT_HEIGHT * (1 - rate / peak)
+    def y(count: float) -> float:
+        return TOP + _PLOT_HEIGHT * (1 - count / peak)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-label="{escape(title)}">',
         f"<style>{_STYLE}</style>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="28" class="title">{escape(title)}</text>',
-        f'<text x="{LEFT}" y="47" class="sub">{escape(subtitle)}</text>',
     ]
     for band in bands:
         left, right = x(band.from_s), x(min(band.to_s, last))
@@ -77,10 +88,10 @@ def throughput_chart(
             f'height="{_PLOT_HEIGHT}"/>'
         )
     for step in range(5):
-        rate = peak * step / 4
+        count = peak * step / 4
         parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(rate):.1f}" y2="{y(rate):.1f}"/>'
-            f'<text class="axis" x="{LEFT - 8}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:,.0f}</text>'
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(count):.1f}" y2="{y(count):.1f}"/>'
+            f'<text class="axis" x="{LEFT - 8}" y="{y(count) + 4:.1f}" text-anchor="end">{count:,.0f}</text>'
         )
     tick = _nice_ceiling(last / 10)
     at = 0.0
@@ -91,26 +102,14 @@ def throughput_chart(
         at += tick
     parts.append(
         f'<text class="axis" x="{LEFT + _PLOT_WIDTH / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">'
-        "seconds since the first record · records per second</text>"
+        "seconds since the first record · number of records</text>"
     )
-    key_x = float(LEFT)
-    for number, (name, line) in enumerate(lines.items()):
-        colour = _LINES[number % len(_LINES)]
-        if len(line) < 2:
-            name = f"{name}: nothing to draw"
-            parts.append(f'<text class="key" x="{key_x:.1f}" y="66">{escape(name)}</text>')
-            key_x += len(name) * _CHARACTER_WIDTH + 24
-            continue
-        points = " ".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in line)
-        if number == 0:
+    for number, line in enumerate(lines.values()):
+        points = " ".join(f"{x(at):.1f},{y(count):.1f}" for at, count in line)
+        if number == 0 and line:
             parts.append(f'<polygon class="area" points="{x(line[0][0]):.1f},{y(0):.1f} {points} '
                          f'{x(line[-1][0]):.1f},{y(0):.1f}"/>')  # fmt: skip
-        parts.append(f'<polyline class="line" stroke="{colour}" points="{points}"/>')
-        parts.append(
-            f'<line x1="{key_x:.1f}" x2="{key_x + 22:.1f}" y1="62" y2="62" stroke="{colour}" stroke-width="3"/>'
-            f'<text class="key" x="{key_x + 28:.1f}" y="66">{escape(name)}</text>'
-        )
-        key_x += 28 + len(name) * _CHARACTER_WIDTH + 24
+        parts.append(f'<polyline class="line" stroke="{_LINES[number % len(_LINES)]}" points="{points}"/>')
     parts.extend(_labels(sorted(marks, key=lambda mark: mark.at_s), x))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -122,29 +121,31 @@ def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
     for mark in marks:
         width = len(mark.label) * _CHARACTER_WIDTH + 10
         at = x_of(mark.at_s)
-        left = min(at + 4, WIDTH - RIGHT - width)
+        fits = at + 4 + width <= WIDTH - RIGHT
+        left, anchor = (at + 4, "start") if fits else (at - 4 - width, "end")
         row = next((row for row in range(_LABEL_ROWS) if ends[row] <= left), ends.index(min(ends)))
         ends[row] = left + width
         baseline = TOP - 8 - (_LABEL_ROWS - 1 - row) * _LABEL_HEIGHT
         colour = _COLOURS[mark.tone]
+        place = f'x="{at + 4 if fits else at - 4:.1f}" y="{baseline}" text-anchor="{anchor}"'
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{baseline - 9}" y2="{HEIGHT - BOTTOM}" stroke="{colour}" '
             f'stroke-width="1" stroke-dasharray="3 3"/>'
             # The white edge is a separate text, because some viewers do not support paint-order.
-            f'<text class="event halo" x="{left:.1f}" y="{baseline}">{escape(mark.label)}</text>'
-            f'<text class="event" x="{left:.1f}" y="{baseline}" style="fill:{colour}">{escape(mark.label)}</text>'
+            f'<text class="event halo" {place}>{escape(mark.label)}</text>'
+            f'<text class="event" {place} style="fill:{colour}">{escape(mark.label)}</text>'
         )
     return parts
 
 
 def _nice_ceiling(value: float) -> float:
-    """Return the smallest number that is not below ``value`` and is 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the smallest number that is not below ``value`` and is 1, 2, 2.5, 4 or 5 times a power of ten."""
     scale = 1.0
     while scale * 10 < value:
         scale *= 10
     while scale > value:
         scale /= 10
-    for factor in (1, 2, 2.5, 5, 10):
+    for factor in (1, 2, 2.5, 4, 5, 10):
         if scale * factor >= value:
             return scale * factor
     return scale * 10

@@ -11,14 +11,22 @@ _STYLE = (
     ".facts th{font-weight:400;color:#666;white-space:nowrap}"
     ".delays td+td,.delays th+th{text-align:right}.about{color:#666}"
     # On a narrow screen chart and delays scroll in their own boxes, so that their text keeps its size.
-    ".wide{overflow-x:auto}.wide svg{width:100%;min-width:860px;height:auto}"
+    ".wide{overflow-x:auto}.wide svg{width:100%;min-width:860px;height:auto}.scroll{display:none;color:#666;margin:0}"
+    ".delays tr>:first-child{position:sticky;left:0;background:#fff}.key{display:inline-block;margin-right:1.5em}"
     "@media(max-width:40em){h1{font-size:1.4em}.facts th,.facts td{display:block;border:0;padding:0}"
-    ".facts td{padding-bottom:.7em;border-bottom:1px solid #ddd}}"
+    ".scroll{display:block}.facts td{padding-bottom:.7em;border-bottom:1px solid #ddd}}"
 )
+_WIDE = '<p class="scroll">scroll \u2192</p><div class="wide" tabindex="0">'
 
 
 def make_page(
-    title: str, about: str, facts: Sequence[tuple[str, str]], chart: str, delays: Sequence[Sequence[str]]
+    title: str,
+    about: str,
+    facts: Sequence[tuple[str, str]],
+    caption: str,
+    key: str,
+    chart: str,
+    delays: Sequence[Sequence[str]],
 ) -> str:
     """Return the page.
 
@@ -26,6 +34,8 @@ def make_page(
         title: its heading.
         about: date, version and machine.
         facts: pairs of a name and a sentence.
+        caption: subject and settings of the chart.
+        key: HTML that names the lines of the chart.
         chart: an SVG element.
         delays: the header and the rows of the delay table.
     """
@@ -38,10 +48,10 @@ def make_page(
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
         f'<h1>{escape(title)}</h1><p class="about">{escape(about)}</p>'
         f'<table class="facts">{said}</table>'
-        f'<h2>Producer and Spark\'s stream, second by second</h2><div class="wide">{chart}</div>'
-        "<p>Shaded: broker paused (yellow) and broker down (red). The producer's line ends when the last record was "
-        "acknowledged, Spark's line when the last record was in its table. Spark writes a micro-batch at once, so its "
-        "line is level until the batch is in the table.</p>"
-        f'<h2>{DELAYS_TITLE}</h2><div class="wide"><table class="delays"><tr>{heads}</tr>{cells}</table></div>'
+        f"<h2>Producer and Spark's stream, second by second</h2><p>{escape(caption)}<br>{key}</p>{_WIDE}{chart}</div>"
+        "<p>Shaded: broker paused (yellow) and broker down (red). Each line counts records: the producer's when they "
+        "are acknowledged, Spark's when they are in its table. All rows of a micro-batch appear in the table at once, "
+        "so Spark's line rises in steps and is level between them.</p>"
+        f'<h2>{DELAYS_TITLE}</h2>{_WIDE}<table class="delays"><tr>{heads}</tr>{cells}</table></div>'
         "<p>Computed by Spark from the table that its stream wrote.</p></body></html>\n"
     )

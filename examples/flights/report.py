@@ -1,4 +1,4 @@
-"""Report of `make run`: a summary on the terminal, the same facts as a page and as JSON, and the chart."""
+"""Report of `make run`: a summary on the terminal, and the same facts as a page with a chart and as JSON."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.stamp import headline
-from examples.flights.chart import Mark, throughput_chart
+from examples.flights.chart import Mark, make_key, progress_chart
 from examples.flights.page import DELAYS_TITLE, make_page
 from examples.flights.reading import Reading
 from examples.flights.story import Facts
@@ -28,7 +28,7 @@ class StreamTotals:
     failures: tuple[str, ...]
     stream_s: float
     samples: tuple[tuple[float, float], ...]
-    """(seconds since the first record, records acknowledged per second)"""
+    """(seconds since the first record, records acknowledged until then)"""
     stalls: tuple[tuple[float, float], ...] = ()
     """Times without an acknowledgement, from and to, in seconds since the first record."""
 
@@ -41,7 +41,7 @@ class StreamTotals:
 def facts_as_json(
     about: dict[str, Any], totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict, elapsed_s: float
 ) -> dict[str, Any]:
-    """Return the report as a JSON object; the keys are stable. ``about`` has the seed, date, commit and machine."""
+    """Return the report as a JSON object; the keys are stable. ``about`` is the origin of the run."""
     shrinks = facts.isr_shrink_after_ms.values()
     read_again = reading.read_again_ms(facts.killed_at_s, facts.resumed_at)
     pauses = [band for band in facts.bands if band.kind == "pause"]
@@ -89,27 +89,25 @@ def facts_as_json(
 def write_report(
     directory: Path, report: dict[str, Any], totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict
 ) -> list[Path]:
-    """Write ``report.html``, ``report.json`` and ``throughput.svg`` and return their paths."""
-    page, facts_file, chart_file = (directory / name for name in ("report.html", "report.json", "throughput.svg"))
+    """Write ``report.html`` and ``report.json`` and return their paths."""
+    page, facts_file = directory / "report.html", directory / "report.json"
     marks = [*facts.marks, Mark(totals.stream_s, "last record acknowledged")]
     if reading.batches:
         marks.append(Mark(reading.batches[-1].at_s, "last record in Spark's table", "good"))
-    chart = throughput_chart(
-        f"{totals.records_acked:,} flights; broker {facts.paused_broker} paused, broker {facts.killed_broker} killed",
-        f"3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}",
-        {
-            "acknowledged by every in-sync replica": totals.samples,
-            "written to the table by Spark's stream": reading.samples(),
-        },
-        marks,
-        facts.bands,
-    )
-    chart_file.write_text(chart, encoding="utf-8")
+    victims = f"broker {facts.paused_broker} paused, broker {facts.killed_broker} killed"
+    subject = f"{totals.records_acked:,} flights; {victims}"
+    caption = f"{subject} · 3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}"
+    lines = {
+        "acknowledged by every in-sync replica": totals.samples,
+        "written to the table by Spark's stream": reading.samples(),
+    }
+    chart = progress_chart(subject, lines, marks, facts.bands)
     facts_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    about = f"Paceline, {headline(report).replace('  ', ' · ')}"
-    text = make_page(conclusion(report), about, report_rows(report), chart, delay_rows(verdict))
+    about = f"Paceline {report['version']}  {headline(report)}".replace("  ", " · ")
+    rows, delays = report_rows(report), delay_rows(verdict)
+    text = make_page(conclusion(report), about, rows, caption, make_key(lines), chart, delays)
     page.write_text(text, encoding="utf-8")
-    return [page, facts_file, chart_file]
+    return [page, facts_file]
 
 
 def succeeded(report: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from examples.flights.report import StreamTotals, conclusion, facts_as_json, pri
 from examples.flights.story import Story, StoryFailedError
 from examples.flights.stream import Stream
 from examples.flights.verify import SCRATCH, TABLE, SparkFailedError, SparkReader, Verdict
+from paceline import __version__
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, remove
 from paceline_client import Admin, Producer
 
@@ -221,14 +222,12 @@ class _Demo:
 
     def _conclude(self, totals: StreamTotals, story: Story, reading: Reading, verdict: Verdict) -> int:
         elapsed_s = time.monotonic() - self._began
-        about = {"seed": self._options.seed, **stamp()}
+        about = {"seed": self._options.seed, "version": __version__, **stamp()}
         report = facts_as_json(about, totals, story.facts, reading, verdict, elapsed_s)
-        page, facts_file, chart_file = write_report(
-            self._options.directory, report, totals, story.facts, reading, verdict
-        )
+        page, facts_file = write_report(self._options.directory, report, totals, story.facts, reading, verdict)
         self._console.print()
         print_report(self._console, report, verdict)
-        written = f"\nreport {page}\nfacts  {facts_file}\nchart  {chart_file}\ntable  {page.parent / TABLE}"
+        written = f"\nreport {page}\nfacts  {facts_file}\ntable  {page.parent / TABLE}"
         self._console.print(written, markup=False)
         if succeeded(report):
             self._console.print(f"[bold green]{conclusion(report)}.[/] {report['elapsed_s']} s.")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import accumulate, islice
 
 from examples.flights.report import StreamTotals
 from paceline_client import Producer
@@ -43,9 +43,8 @@ class Stream:
         self._producer.flush(timeout_s=150.0)
         elapsed = time.monotonic() - self._started
         last = max(self._bins, default=0)
-        samples = tuple(
-            ((index + 0.5) * _SAMPLE_SECONDS, self._bins.get(index, 0) / _SAMPLE_SECONDS) for index in range(last + 1)
-        )
+        counts = accumulate((self._bins.get(index, 0) for index in range(last + 1)), initial=0)
+        samples = tuple((min(index * _SAMPLE_SECONDS, elapsed), count) for index, count in enumerate(counts))
         return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples, tuple(self._stalls))
 
     def _delivered(self, _metadata: object, error: Exception | None) -> None:

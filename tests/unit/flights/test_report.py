@@ -7,14 +7,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from examples.flights.chart import Band, throughput_chart
+from examples.flights.chart import Band, Mark, make_key, progress_chart
 from examples.flights.reading import Batch, Reading
 from examples.flights.report import StreamTotals, conclusion, facts_as_json, report_rows, succeeded, write_report
 from examples.flights.story import Facts
 from examples.flights.verify import Verdict
 
+SVG = "{http://www.w3.org/2000/svg}"
 ABOUT = {
     "seed": 1,
+    "version": "0.1.0",
     "date": "2026-11-28T12:00:00+00:00",
     "commit": "abc1234",
     "machine": {"cpus": 2, "cpu": "A CPU", "memory_gib": 7.6, "python": "3.11.2", "grpcio": "1.70.0"},
@@ -69,24 +71,35 @@ def test_a_run_with_a_fault_has_failed(faults: dict[str, Any]) -> None:
 
 def test_the_page_explains_the_stall_and_has_date_version_and_machine(tmp_path: Path) -> None:
     facts = report(BEFORE, AFTER)
-    page, _, chart = write_report(tmp_path, facts, TOTALS, FACTS, Reading([BEFORE, AFTER]), VERDICT)
+    page, _ = write_report(tmp_path, facts, TOTALS, FACTS, Reading([BEFORE, AFTER]), VERDICT)
     text = page.read_text()
+    chart = text[text.index("<svg") : text.index("</svg>") + 6]
     assert "2500 ms without acknowledgement" in text, "the stall of the kill is another"
     assert "replica.lag.time.max.ms (2000 ms)" in text
-    assert "2026-11-28T12:00:00+00:00 · commit abc1234 · 2 x A CPU" in text
-    assert "last record in Spark&#x27;s table" in chart.read_text()
-    axis = [float(each.split(" ")[0]) for each in texts(chart.read_text()) if each.endswith(" s")]
+    assert "Paceline 0.1.0 · 2026-11-28T12:00:00+00:00 · commit abc1234 · 2 x A CPU" in text
+    assert "last record in Spark's table" in texts(chart)
+    axis = [float(each.split(" ")[0]) for each in texts(chart) if each.endswith(" s")]
     assert max(axis) >= 40.0, "the axis includes Spark's last micro-batch"
 
 
+def test_sparks_line_is_zero_until_a_micro_batch_is_in_the_table() -> None:
+    late = Reading([Batch(62.0, 55_000, 85_000, {0: 85_000}), Batch(76.0, 14_000, 15_000, {0: 100_000})])
+    assert late.samples() == ((0.0, 0), (62.0, 0), (62.0, 85_000), (76.0, 85_000), (76.0, 100_000))
+
+
+def test_a_label_that_does_not_fit_on_the_right_of_its_line_ends_at_the_line() -> None:
+    chart = progress_chart("flights", {"acked": [(0.0, 0), (40.0, 9)]}, [Mark(40.0, "last record in Spark's table")])
+    label = next(each for each in ElementTree.fromstring(chart).iter(f"{SVG}text") if each.get("class") == "event")
+    line = next(each for each in ElementTree.fromstring(chart).iter(f"{SVG}line") if each.get("stroke-dasharray"))
+    assert label.get("text-anchor") == "end"
+    assert float(label.get("x", "")) == float(line.get("x1", "")) - 4
+
+
 def test_a_line_that_cannot_be_drawn_has_no_colour_in_the_key() -> None:
-    one = Reading([BEFORE]).samples()
-    assert one == ((0.0, 10 / 12), (12.0, 10 / 12)), "a single micro-batch is a line"
-    chart = throughput_chart("flights", "seed 1", {"acked": [(0.5, 1.0), (1.0, 2.0)], "read": []}, [])
-    assert "read: nothing to draw" in texts(chart)
-    root = ElementTree.fromstring(chart)
-    assert len([line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("stroke-width") == "3"]) == 1
+    key = ElementTree.fromstring(f"<p>{make_key({'acked': [(0.5, 1.0), (1.0, 2.0)], 'read': Reading().samples()})}</p>")
+    assert ["".join(each.itertext()) for each in key] == ["\u2501\u2501 acked", "read: nothing to draw"]
+    assert len(key.findall("span/span")) == 1
 
 
 def texts(chart: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
+    return [each.text or "" for each in ElementTree.fromstring(chart).iter(f"{SVG}text")]
