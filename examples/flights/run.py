@@ -29,6 +29,8 @@ from paceline_client import Admin, Producer
 
 TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
 LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
+_KILL_BY = 0.85
+"""Share of the records after which a leader is killed even if Spark has read nothing; the rest follow the kill."""
 _CLUSTER = "cluster"
 _SPARK_LOG = "spark.log"
 """First file that a run writes; a non-empty directory without it does not belong to a run and is not deleted."""
@@ -49,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path("build/run"), help="everything is written below it")
     parser.add_argument("--seed", type=int, help="choice of victims and moments (default: by chance, and reported)")
-    parser.add_argument("--duration-s", type=_pace, default=40.0, help="pace of the stream in seconds")
+    parser.add_argument(
+        "--duration-s", type=_pace, default=40.0, help="pace of the stream in seconds, if Spark is not late"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up and say how to talk to it")
     parser.add_argument("--clean", action="store_true", help="stop a kept cluster, remove the directory, and exit")
     arguments = parser.parse_args(argv)
@@ -184,9 +188,6 @@ class _Demo:
             progress.update(bar, completed=acked)
             progress.update(read_bar, completed=sum(batch.rows for batch in spark.batches()))
 
-        story = Story(
-            cluster, TOPIC, PARTITIONS, self._rng, LAG_TIME_MAX_MS, say, is_reading=lambda: bool(spark.batches())
-        )
         ending: list[BaseException] = []
 
         def tell(started: float) -> None:
@@ -204,9 +205,19 @@ class _Demo:
 
         with progress, Producer(cluster.bootstrap, linger_ms=20) as producer:
             stream = Stream(producer, TOPIC, FLIGHT_COUNT, self._options.duration_s)
+            story = Story(
+                cluster,
+                TOPIC,
+                PARTITIONS,
+                self._rng,
+                LAG_TIME_MAX_MS,
+                say,
+                is_reading=lambda: bool(spark.batches()),
+                is_ending=lambda: stream.sent > _KILL_BY * FLIGHT_COUNT,
+            )
             watcher = _Every(0.2, lambda: show(stream.acked))
             try:
-                totals = stream.run(read_flights(source), on_start)
+                totals = stream.run(read_flights(source), on_start, is_slow=lambda: story.waits_for_reader)
                 teller[0].join(timeout=240.0)
             except BaseException:
                 story.abandon()

@@ -13,8 +13,6 @@ from paceline.dev.local_cluster import LocalCluster
 POLL_SECONDS = 0.04
 _PAUSE_AFTER_S = (4.0, 8.0)
 _KILL_AFTER_S = (15.0, 19.0)
-_READER_LIMIT_S = 32.0
-"""Latest time of the kill after the first record; it waits no longer for the reader's first records."""
 _DOWN_S = (1.0, 3.0)
 
 
@@ -55,9 +53,14 @@ class Story:
         lag_time_max_ms: int,
         say: Callable[[str], None],
         is_reading: Callable[[], bool],
+        is_ending: Callable[[], bool],
         wait_limit_s: float = 60.0,
     ) -> None:
-        """``is_reading`` returns whether Spark's stream, which must survive the kill, has read its first records."""
+        """Create the story of one run.
+
+        ``is_reading`` returns whether Spark's stream, which must survive the kill, has read its first records.
+        ``is_ending`` returns whether so few records are left that the kill waits no longer for that.
+        """
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
@@ -65,8 +68,11 @@ class Story:
         self._lag_time_max_ms = lag_time_max_ms
         self._say = say
         self._is_reading = is_reading
+        self._is_ending = is_ending
+        self.waits_for_reader = False
+        """Whether a leader would be killed now if Spark's stream had read its first records."""
         self._wait_limit_s = wait_limit_s
-        self._started = 0.0
+        self._started = time.monotonic()
         self._over = threading.Event()
         addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
         self._observer = ClusterObserver(addresses)
@@ -84,7 +90,7 @@ class Story:
         self._sleep_until(pause_at)
         self._pause_a_follower()
         self._sleep_until(max(kill_at, self._now() + 1.0))
-        self._await_reader()
+        self.await_reader()
         self._kill_the_leader_of_most()
 
     def abandon(self) -> None:
@@ -162,11 +168,19 @@ class Story:
             self._sleep(POLL_SECONDS)
         return bool(after)
 
-    def _await_reader(self) -> None:
-        if not self._is_reading():
-            self._say("waiting for Spark's first micro-batch before a leader is killed")
-        while not self._is_reading() and self._now() < _READER_LIMIT_S:
+    def await_reader(self) -> None:
+        """Wait until Spark's stream has read its first records, or few records are left."""
+        if self._is_reading():
+            return
+        self._mark("producer slows down until Spark's first micro-batch", "info")
+        self.waits_for_reader = True
+        while not (reading := self._is_reading()) and not self._is_ending():
             self._sleep(POLL_SECONDS)
+        self.waits_for_reader = False
+        if reading:
+            self._mark("Spark's first micro-batch", "good")
+        else:
+            self._say(f"Spark has read nothing after {self._now():.0f} s; killing a leader without it")
 
     def _kill_the_leader_of_most(self) -> None:
         led: dict[int, list[int]] = {}
