@@ -25,10 +25,10 @@ stages() {
   while IFS= read -r line; do
     case $line in
       "Collecting "*)
-        [ $((found % 20)) -ne 0 ] || echo "  downloading packages of requirements.lock: $found of $1"
+        [ $((found % 20)) -ne 0 ] || echo "  downloading packages of requirements.lock: $found of at most $1"
         found=$((found + 1))
         ;;
-      "Installing collected packages"*) echo "  unpacking $found packages" ;;
+      "Installing collected packages"*) echo "  downloaded $found; unpacking them (the longest stage)" ;;
     esac
   done
 }
@@ -37,7 +37,7 @@ if [ ! -x "$venv/bin/pip" ]; then
   echo "creating $venv with $("$python" --version)"
   "$python" -m venv "$venv"
 fi
-echo "installing into $venv (about three minutes on a first run)"
+echo "installing into $venv (three to seven minutes on a first run)"
 count=$(grep -c '^[A-Za-z0-9].*==' requirements.lock)
 PYTHONUNBUFFERED=1 "${pip[@]}" install --progress-bar off --require-hashes -r requirements.lock | stages "$count"
 echo "  installing Paceline itself"
