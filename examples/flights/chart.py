@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 
-WIDTH, HEIGHT = 1040, 410
-LEFT, RIGHT, TOP, BOTTOM = 78, 24, 100, 56
+WIDTH, HEIGHT = 1040, 442
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 132, 56
 _PLOT_WIDTH = WIDTH - LEFT - RIGHT
 _PLOT_HEIGHT = HEIGHT - TOP - BOTTOM
-_LABEL_ROWS = 5
+_LABEL_ROWS = 7
 _LABEL_HEIGHT = 16
 _CHARACTER_WIDTH = 6.3
 _STYLE = """
@@ -117,7 +117,7 @@ def progress_chart(
 
 def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
     ends = [float("-inf")] * _LABEL_ROWS
-    parts = []
+    lines, texts = [], []
     for mark in marks:
         width = len(mark.label) * _CHARACTER_WIDTH + 10
         at = x_of(mark.at_s)
@@ -128,14 +128,16 @@ def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
         baseline = TOP - 8 - (_LABEL_ROWS - 1 - row) * _LABEL_HEIGHT
         colour = _COLOURS[mark.tone]
         place = f'x="{at + 4 if fits else at - 4:.1f}" y="{baseline}" text-anchor="{anchor}"'
-        parts.append(
+        lines.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{baseline - 9}" y2="{HEIGHT - BOTTOM}" stroke="{colour}" '
             f'stroke-width="1" stroke-dasharray="3 3"/>'
+        )
+        texts.append(
             # The white edge is a separate text, because some viewers do not support paint-order.
             f'<text class="event halo" {place}>{escape(mark.label)}</text>'
             f'<text class="event" {place} style="fill:{colour}">{escape(mark.label)}</text>'
         )
-    return parts
+    return lines + texts
 
 
 def _nice_ceiling(value: float) -> float:
