@@ -151,6 +151,8 @@ def judge(session: Any, table: Path, expected: int) -> Verdict:
 def main(argv: Sequence[str]) -> None:
     """Start a session, run the stream after the first input line, and write the verdict when all records are read."""
     table = Path(argv[0]) / TABLE
+    # The minute is a constant of Spark's PythonWorkerFactory, and the worker's last flush finds a closed socket.
+    print("Spark stops Python workers idle for a minute; their BrokenPipeError is harmless", file=sys.stderr)
     session = spark_session()
     session.streams.addListener(BatchLog(Path(PROGRESS_FILE)))
     line = sys.stdin.readline()
