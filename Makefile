@@ -42,7 +42,7 @@ quick: install ## ruff, mypy, unit tests and 20 seeds: under two minutes on two 
 	@$(PYTEST) -m "not slow" tests/unit
 	@$(PY) -m tests.simulation --seeds 20
 
-test: install ## all tests but the slow ones (12 minutes); PYTEST_ARGS=tests/unit narrows it
+test: install ## all tests but the slow ones (20 minutes); PYTEST_ARGS=tests/unit narrows it
 	@$(PYTEST) -m "not slow" --durations=10 $(PYTEST_ARGS)
 
 test-all: install ## all tests, with the slow ones (over an hour): before a release

@@ -21,6 +21,7 @@ from paceline.pipeline.jobs.ingest import job
 from paceline.pipeline.jobs.ingest.config import IngestConfig
 from paceline.pipeline.jobs.ingest.task import IngestTasks, TaskReport
 from tests.soak import kill_matrix
+from tests.support.slow import slow_but_every
 from tests.support.spark import spark  # noqa: F401
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.golden import Expected
@@ -104,7 +105,7 @@ def test_a_killed_worker_costs_a_repeated_batch_and_no_row(
     assert positions(settings.dead_letter_table) == BAD
 
 
-@pytest.mark.parametrize("step", ["written", "dead-letters-committed"])
+@pytest.mark.parametrize("step", slow_but_every(2, ["written", "dead-letters-committed"]))
 def test_a_killed_driver_neither_loses_nor_duplicates_rows(served: ServedCluster, tmp_path: Path, step: str) -> None:
     table = str(tmp_path / "table")
     command = [sys.executable, "-m", "tests.support.ingest_driver", served.bootstrap, "texts", table, "delta"]

@@ -214,6 +214,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.slow
 def test_a_driver_killed_in_the_middle_writes_every_row_once(served: ServedCluster, tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
