@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml requirements.lock scripts/install.sh
 java:
 	@scripts/check_java.sh
 
-quick: install ## ruff, mypy, unit tests and 20 seeds: under two minutes on two cores
+quick: install ## ruff, mypy, unit tests and 20 seeds: two to three minutes on two cores
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
