@@ -9,11 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from paceline.model.errors import InvalidRequestError, ThrottledError
+from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.admission.turns import LARGE_BYTES
 from paceline.rpc.errors import from_rpc_error
-from paceline.rpc.server import AioRpcServer
+from paceline.rpc.server import AioRpcServer, Service, ThreadPoolRpcServer
 from tests.integration.test_stalled_clients import LONG_S, health_of, put_on, serving, until
 
 LIMIT = 20
@@ -76,6 +79,64 @@ async def test_a_refused_request_is_freed_before_the_garbage_collector_runs() ->
             await until(lambda: not contents)
         finally:
             gc.enable()
+
+
+async def test_the_threads_of_control_free_a_refused_request_before_the_garbage_collector_runs() -> None:
+    class Content:
+        """Stands for a large request."""
+
+    contents: weakref.WeakSet[Content] = weakref.WeakSet()
+
+    def refuse(request: bytes, context: Any) -> bytes:
+        content = Content()
+        contents.add(content)
+        raise InvalidRequestError("too large")
+
+    handlers = {"Put": grpc.unary_unary_rpc_method_handler(refuse)}
+    generic = (grpc.method_handlers_generic_handler("test.Stalled", handlers),)
+    service = Service("test.Stalled", lambda target: target.add_generic_rpc_handlers(generic))
+    server = ThreadPoolRpcServer("CONTROL", [service])
+    port = server.bind("127.0.0.1", 0)
+    server.start()
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for _ in range(50):
+                with pytest.raises(grpc.RpcError, match="too large"):
+                    await put_on(channel)(b"", timeout=LONG_S)
+            await until(lambda: not contents)
+    finally:
+        gc.enable()
+        server.stop(0.0)
+
+
+async def test_large_requests_take_turns_except_payloads_which_are_not_parsed() -> None:
+    async def answer(request: Any, context: Any) -> bytes:
+        return b"done"
+
+    taken: list[int] = []
+    receive_limiter = ReceiveLimiter()
+    turn = receive_limiter.turns.turn
+
+    async def counted() -> None:
+        taken.append(1)
+        await turn()
+
+    receive_limiter.turns.turn = counted  # type: ignore[method-assign]
+    parse = health_pb2.HealthCheckRequest.FromString
+    handlers: dict[str, Any] = {
+        "Put": grpc.unary_unary_rpc_method_handler(answer),
+        "Parsed": grpc.unary_unary_rpc_method_handler(answer, request_deserializer=parse),
+    }
+    request = health_pb2.HealthCheckRequest(service="s" * LARGE_BYTES).SerializeToString()
+    async with (
+        serving(handlers, limiter=receive_limiter) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        assert await put_on(channel)(request, timeout=LONG_S) == b"done"
+        assert not taken
+        assert await channel.unary_unary("/test.Stalled/Parsed")(request, timeout=LONG_S) == b"done"
+        assert len(taken) == 1
 
 
 async def test_open_streams_of_health_and_reflection_count_as_calls() -> None:

@@ -304,7 +304,6 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
         count_refusal(self._limits, self._guard.listener, error)
-        failure.__traceback__ = None  # its frames keep the request
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
 
