@@ -84,7 +84,6 @@ header = st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=20))
 made_record = st.tuples(field, field, st.integers(0, 2**42), st.lists(header, max_size=4))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     batches=st.lists(st.tuples(st.lists(made_record, min_size=1, max_size=12), st.integers(0, 4)), max_size=6),
     base=st.integers(0, 2**40),
