@@ -1,8 +1,11 @@
 """Hazards Z1 to Z4 of kazoo, on a real server and in memory (docs/protocol/simulator.md#kazoo-hazards)."""
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kazoo.protocol.states import KeeperState
 
 from paceline.coordination.interface import (
     Check,
@@ -20,7 +23,7 @@ from paceline.coordination.interface import (
     ZkCode,
 )
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from tests.integration.zookeeper_backends import SHORT_SESSION_MS, Backend, MemoryBackend, RealBackend
+from tests.integration.zookeeper_backends import SHORT_SESSION_MS, Backend, MemoryBackend, RealBackend, RealClient
 
 CONNECTED, DISCONNECTED, IN_DOUBT, EXPIRED, CLOSED = (
     SessionState.CONNECTED,
@@ -128,6 +131,24 @@ def test_z4_a_client_that_is_cut_off_detects_it_by_its_own_clock(backend: Backen
     told = [entry.session_id for entry in client.recorder.log if isinstance(entry, SessionEvent)]
     assert told[:4] == [session_id] * 4
     assert told[4] == client.zookeeper.session_id != session_id
+
+
+@pytest.mark.zookeeper
+def test_z4_the_answer_that_ends_a_session_is_no_contact(zookeeper_server: Any, zookeeper_chroot: str) -> None:
+    """A leader that counts it would answer without a proof until kazoo's listener has run."""
+    with contextlib.closing(RealBackend(zookeeper_server, zookeeper_chroot)) as backend:
+        client = backend.client(SHORT_SESSION_MS)
+        assert isinstance(client, RealClient)
+        client.cut()
+        client.sever()
+        backend.time.run_until(lambda: IN_DOUBT in client.recorder.states)
+        client.expire()
+        zookeeper: Any = client.zookeeper
+        with zookeeper._lock:  # the listener waits for this lock
+            client.heal()
+            backend.time.run_until(lambda: zookeeper._client._state == KeeperState.EXPIRED_SESSION)
+            assert zookeeper.session_may_be_over
+        backend.time.run_until(lambda: EXPIRED in client.recorder.states)
 
 
 def test_z4_a_client_that_keeps_sending_detects_a_dead_connection(backend: Backend) -> None:
