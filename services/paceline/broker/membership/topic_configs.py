@@ -12,7 +12,7 @@ is read again every ten seconds.
 import logging
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,6 +115,13 @@ class TopicConfigs:
             return {}
         return {topic: None for topic in topics if topic in self._wanted and topic not in self._known}
 
+    def must_wait(self, topics: Iterable[str], producer: Hashable) -> bool:
+        """Whether a request waits for settings, or for an earlier request of its producer; None is no producer."""
+        if not self._wanted and not self._waiting:
+            return False
+        queued = producer is not None and any(waiting.producer == producer for waiting in self._waiting)
+        return queued or bool(self.unknown_among(topics))
+
     def want(self, topics: Iterable[str]) -> None:
         """Read the settings of topics that are unknown."""
         for topic in topics:
@@ -132,15 +139,14 @@ class TopicConfigs:
         if self._wanted.pop(topic, True) is None:
             self._release_ready()
 
-    def when_known(self, topics: Iterable[str], timeout_ms: float, then: Callable[[], Cancel | None]) -> Cancel | None:
+    def when_known(
+        self, topics: Iterable[str], timeout_ms: float, producer: Hashable, then: Callable[[], Cancel | None]
+    ) -> Cancel:
         """Call ``then`` once the settings of these topics are known, at the latest after ``timeout_ms``.
 
-        Only newly hosted topics have unknown settings; usually ``then`` is called at once. Returns a function that
-        cancels this wait, or the wait started by ``then``; None without a wait.
+        For a request of which `must_wait` is true. The requests of a producer keep their order. Returns a function that
+        cancels this wait, or the wait started by ``then``.
         """
-        unknown = self.unknown_among(topics)
-        if not unknown:
-            return then()
         further: list[Cancel] = []
         cancelled = False
 
@@ -154,9 +160,10 @@ class TopicConfigs:
             cancelled = True
             for cancel in further:
                 cancel()
+            self._end(waiting)
 
-        waiting = _Waiting(unknown, release)
-        waiting.timer = self._scheduler.call_later(timeout_ms, lambda: self._release(waiting))
+        waiting = _Waiting(self.unknown_among(topics), producer, release)
+        waiting.timer = self._scheduler.call_later(timeout_ms, lambda: self._end(waiting))
         self._waiting.append(waiting)
         return cancel_all
 
@@ -249,9 +256,18 @@ class TopicConfigs:
             self._report = self._scheduler.call_later(max(wait_ms, 1), self._report_unknown)
 
     def _release_ready(self) -> None:
+        held: set[Hashable] = set()
         for waiting in tuple(self._waiting):
-            if not self.unknown_among(waiting.topics):
+            if waiting.producer in held or self.unknown_among(waiting.topics):
+                if waiting.producer is not None:
+                    held.add(waiting.producer)
+            else:
                 self._release(waiting)
+
+    def _end(self, waiting: "_Waiting") -> None:
+        """Release a request whose time is over or that was cancelled, and the requests that wait for it alone."""
+        self._release(waiting)
+        self._release_ready()
 
     def _read_failed(self, error: Exception) -> None:
         self._reading = False
@@ -309,6 +325,7 @@ class TopicConfigs:
 @dataclass(slots=True, eq=False)
 class _Waiting:
     topics: dict[str, None]
+    producer: Hashable
     then: Callable[[], None]
     timer: Cancellable | None = None
 

@@ -12,10 +12,10 @@ from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SetData, ZkCode, ZooKeeper
 from paceline.log.log_config import LogConfig
-from paceline.model.client_io import RequiredAcks
+from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
-from tests.support.broker_cluster import TP, BrokerCluster
+from tests.support.broker_cluster import TP, BrokerCluster, batch
 from tests.support.virtual_time import VirtualTime
 
 
@@ -73,6 +73,36 @@ def test_a_produce_to_a_new_topic_waits_until_its_settings_are_read() -> None:
     answer = cluster[1].produce(b"a")
     cluster.time.run_until(lambda: bool(answer), 100)
     assert answer[0].failure is None and cluster[1].log().high_watermark == 1
+
+
+def test_a_request_does_not_overtake_an_earlier_one_of_its_producer_that_waits_for_settings() -> None:
+    cluster = BrokerCluster((1,))
+    broker, other = cluster[1], TopicPartition("new", 0)
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
+    cluster.time.run_for(100)
+    broker.zookeeper.link.cut()
+    cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, tp=other, topic_id="topic-id-of-new-one"))
+    first: list[ProduceResult] = []
+    data = [ProduceData(TP, None, batch(b"first")), ProduceData(other, None, batch(b"x"))]
+    broker.node.produce(RequiredAcks.LEADER, 5_000, data, first.extend, producer="p")
+    second = broker.produce(b"second", producer="p", acks=RequiredAcks.LEADER, timeout_ms=6_000)
+    foreign = broker.produce(b"foreign", producer="q", acks=RequiredAcks.LEADER)
+    assert (first, second) == ([], []) and foreign[0].failure is None
+    cluster.time.run_for(5_100)
+    assert [one.base_offset for one in (first[0], second[0])] == [1, 2], "after the time-out of the first"
+
+
+def test_a_wait_for_settings_and_for_replication_take_one_timeout_together() -> None:
+    cluster = BrokerCluster((1, 2))
+    configure(cluster, announce=False, min_insync_replicas="2")
+    cluster[1].zookeeper.link.cut()
+    cluster.send(1, cluster.partition(1, 0, (1, 2), is_new=True))
+    answer = cluster[1].produce(b"a", timeout_ms=3_000)
+    cluster.time.run_for(2_500)
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: cluster[1].log().log_end_offset == 1, 10_000)
+    cluster.time.run_for(600)
+    assert answer and answer[0].failure is not None and answer[0].failure.code is ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_a_change_takes_effect_on_every_broker() -> None:
