@@ -33,19 +33,16 @@ class DelayedOperation(ABC):
         return self._completed
 
     @abstractmethod
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Return whether the operation can complete now; also collect the results for the response."""
 
     @abstractmethod
     def on_complete(self) -> None:
         """Send the response; called exactly once unless the operation is cancelled."""
 
-    def on_expiration(self) -> None:  # noqa: B027
-        """Handle an expiration; called after `on_complete` if the timeout completed the operation."""
-
     def try_complete(self) -> bool:
         """Complete the operation if it is ready; return whether this call completed it."""
-        return not self._completed and self.ready() and self.force_complete()
+        return not self._completed and self.advance() and self.force_complete()
 
     def check(self, _key: Hashable) -> bool:
         """Complete the operation if it is ready after a change of a key; return whether this call completed it."""
@@ -88,10 +85,8 @@ class DelayedOperation(ABC):
         self._timer = scheduler.call_later(timeout_ms, self._expire)
 
     def _expire(self) -> None:
-        if self.force_complete():
-            if self._purgatory is not None:
-                self._purgatory.expired_count += 1
-            self.on_expiration()
+        if self.force_complete() and self._purgatory is not None:
+            self._purgatory.expired_count += 1
 
 
 class Purgatory:

@@ -12,17 +12,13 @@ class Operation(DelayedOperation):
         self._ready = ready
         self.checks = 0
         self.completions = 0
-        self.expirations = 0
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         self.checks += 1
         return self._ready()
 
     def on_complete(self) -> None:
         self.completions += 1
-
-    def on_expiration(self) -> None:
-        self.expirations += 1
 
 
 def test_an_operation_that_is_ready_completes_at_once_and_is_not_watched() -> None:
@@ -31,7 +27,7 @@ def test_an_operation_that_is_ready_completes_at_once_and_is_not_watched() -> No
     operation = Operation(lambda: True)
     assert purgatory.complete_or_watch(operation, ["a"], 100)
     time.run_for(1_000)
-    assert (operation.completions, operation.expirations, purgatory.delayed_count) == (1, 0, 0)
+    assert (operation.completions, purgatory.expired_count, purgatory.delayed_count) == (1, 0, 0)
 
 
 def test_a_condition_fulfilled_between_check_and_watch_completes_the_operation() -> None:
@@ -53,11 +49,11 @@ def test_any_key_completes_an_operation_once_and_removes_it_from_all_keys() -> N
     assert purgatory.check_and_complete("b") == 1
     assert purgatory.check_and_complete("a") == 0
     time.run_for(1_000)
-    assert (operation.completions, operation.expirations) == (1, 0)
+    assert (operation.completions, purgatory.expired_count) == (1, 0)
     assert not purgatory._watchers and purgatory.delayed_count == 0
 
 
-def test_a_timeout_completes_an_operation_and_reports_the_expiration_once() -> None:
+def test_a_timeout_completes_an_operation_and_counts_the_expiration_once() -> None:
     time = VirtualTime()
     purgatory = Purgatory(time)
     operation = Operation(lambda: False)
@@ -65,7 +61,7 @@ def test_a_timeout_completes_an_operation_and_reports_the_expiration_once() -> N
     time.run_for(99)
     assert operation.completions == 0
     time.run_for(1)
-    assert (operation.completions, operation.expirations, purgatory.expired_count) == (1, 1, 1)
+    assert (operation.completions, purgatory.expired_count) == (1, 1)
     assert purgatory.check_and_complete("a") == 0 and operation.completions == 1
 
 

@@ -248,7 +248,7 @@ class HostedPartitions:
                     elif session.mark(partition.topic_partition, bits):
                         wake[session] = None
             for session in wake:
-                if session.waiting is not None:
+                if session.waiting is not None:  # the check of the fetch that waits, a `DelayedFetch` of this session
                     session.waiting()
             for partition, bits in changes.items():
                 topic_partition = partition.topic_partition

@@ -82,7 +82,7 @@ class AppendCoalescer:
             self._expected += 1
             self._until_ms = until_ms
 
-    def hold(self, session: FetchSession) -> bool:
+    def hold_if_expected(self, session: FetchSession) -> bool:
         """Return whether a fetch that could be answered must wait for expected appends."""
         if not self._expected:
             return False

@@ -33,7 +33,7 @@ class FetchReader(Protocol):
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
         """Return True when this position requires an immediate response, otherwise its available bytes."""
 
-    def hold(self, run: FetchRun) -> bool:
+    def hold_if_expected(self, run: FetchRun) -> bool:
         """Return whether a follower's fetch with data must wait for expected appends."""
 
     def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
@@ -57,7 +57,7 @@ class DelayedFetch(DelayedOperation):
         self._unchecked = [self._positions[key]]
         return self.try_complete()
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Whether enough bytes are available, or a response is required."""
         unchecked, self._unchecked = self._unchecked, []
         for position in unchecked:
@@ -87,7 +87,7 @@ class DelayedSessionFetch(DelayedOperation):
         """Complete the fetch if the marked partitions have enough data; called after each batch of changes."""
         self.try_complete()
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Whether the checked partitions have enough bytes, or a response is required."""
         session = self._run.session
         assert session is not None
@@ -108,7 +108,7 @@ class DelayedSessionFetch(DelayedOperation):
                 return True
             self._byte_count += offer - self._offers.get(topic_partition, 0)
             self._offers[topic_partition] = offer
-        return self._byte_count >= max(1, self._run.limits.min_bytes) and not self._handler.hold(self._run)
+        return self._byte_count >= max(1, self._run.limits.min_bytes) and not self._handler.hold_if_expected(self._run)
 
     def on_complete(self) -> None:
         """Read the marked partitions and answer."""

@@ -114,7 +114,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._pending = pending
         self._reply = reply
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Whether every partition has a result: all live replicas have deleted the records, or the partition failed."""
         self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
         return not self._pending

@@ -159,7 +159,7 @@ class FetchHandler:
         if (
             limits.max_wait_ms <= 0
             or nothing_to_wait_for
-            or (byte_count >= limits.min_bytes and not self.hold(run))
+            or (byte_count >= limits.min_bytes and not self.hold_if_expected(run))
             or any(read.ends_wait for read in reads)
             or (
                 run.reader.wants_high_watermark
@@ -182,9 +182,13 @@ class FetchHandler:
         session.waiting = waiting.check_marked
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
-    def hold(self, run: FetchRun) -> bool:
+    def hold_if_expected(self, run: FetchRun) -> bool:
         """Return whether a follower's fetch with data must wait for expected appends."""
-        return run.session is not None and run.reader.replica_id is not None and self._coalescer.hold(run.session)
+        return (
+            run.session is not None
+            and run.reader.replica_id is not None
+            and self._coalescer.hold_if_expected(run.session)
+        )
 
     def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""

@@ -176,7 +176,7 @@ class DelayedProduce(DelayedOperation):
         self._pending = pending
         self._reply = reply
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Whether every batch is decided: replicated, or lost to a change of leader."""
         self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
         return not self._pending

@@ -83,7 +83,7 @@ class _ProofWait(DelayedOperation):
         self._act = act
         self._further: Cancel | None = None
 
-    def ready(self) -> bool:
+    def advance(self) -> bool:
         """Whether each partition is proved since the request arrived, or not led any more."""
         with self._proof.required_after(self._asked_ms):
             return all(one.is_leadership_proved or not one.is_leader or one.is_deposed for one in self._led)

@@ -57,7 +57,8 @@ async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeo
     """Call ``start`` with a reply function and return the value of the reply.
 
     When the caller of the RPC disconnects, this coroutine is cancelled. It then cancels the wait in the core with the
-    function that ``start`` returned; a late reply is dropped. On a stream the reply resumes the coroutine directly.
+    function that ``start`` returned; a late reply is dropped. On a stream the core's call of ``reply`` runs the rest of
+    the coroutine.
 
     Raises:
         RequestTimedOutError: no reply within ``timeout_ms`` plus ten seconds.
