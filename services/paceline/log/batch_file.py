@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+import google_crc32c
+
 from paceline.log.files import Files
 from paceline.log.record_batch import (
+    CRC_START,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
@@ -77,7 +80,10 @@ class BatchFile:
                 chunk, start, offset = self._files.read_at(self.log_path, position, chunk_bytes), position, 0
                 if len(chunk) < HEADER_BYTES:
                     raise CorruptMessageError(f"{self.log_path} ends within a batch header at {position}")
-            header = parse_header(chunk, offset)
+            try:
+                header = parse_header(chunk, offset)
+            except CorruptMessageError as error:
+                raise CorruptMessageError(f"{self.log_path} at byte {position}: {error}") from None
             following = position + header.size
             if following > self.size:
                 raise CorruptMessageError(
@@ -85,6 +91,18 @@ class BatchFile:
                 )
             yield BatchPosition(position, header)
             position = following
+
+    def has_valid_crc(self, found: BatchPosition) -> bool:
+        """Whether the checksum of a batch matches; a damaged length does not make this read more than 1 MiB at once.
+
+        Raises:
+            OSError: storage failed.
+        """
+        crc, end = 0, found.position + found.header.size
+        for position in range(found.position + CRC_START, end, _RECOVERY_BYTES):
+            piece = self._files.read_at(self.log_path, position, min(_RECOVERY_BYTES, end - position))
+            crc = google_crc32c.extend(crc, piece)
+        return crc == found.header.crc
 
     def next_base_offset(self, position: int, data: bytes, end: int) -> int:
         """Return the base offset of the batch that follows the first ``end`` bytes read at ``position``.

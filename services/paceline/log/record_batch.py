@@ -35,7 +35,8 @@ MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
 _CRC_AT = 17
-_CRC_START = 21
+CRC_START: Final = 21
+"""First byte that the checksum covers."""
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """The fields of `BatchHeader`, in their order."""
 _INT64 = struct.Struct(">q")
@@ -144,13 +145,13 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     """
     header = BatchHeader._make(BATCH_HEADER.unpack_from(data, position))
     if header.magic != MAGIC:
-        raise CorruptMessageError(f"the batch at {position} has magic {header.magic}, only 2 is supported")
+        raise CorruptMessageError(f"the batch has magic {header.magic}, only 2 is supported")
     if header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
-        raise CorruptMessageError(f"the batch at {position} has length {header.length}, less than a header")
+        raise CorruptMessageError(f"the batch has length {header.length}, less than a header")
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise CorruptMessageError(f"the batch at {position} has a negative count or offset delta")
+        raise CorruptMessageError("the batch has a negative count or offset delta")
     if header.base_offset < 0 or header.last_offset > MAX_INT64:
-        raise CorruptMessageError(f"the batch at {position} has offsets outside 0..2^63-1")
+        raise CorruptMessageError("the batch has offsets outside 0..2^63-1")
     return header
 
 
@@ -172,7 +173,7 @@ def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, Batc
 
 def crc_of(data: Buffer, position: int, size: int) -> int:
     """Return the CRC-32C of one batch: from its attributes to its end."""
-    piece = data[position + _CRC_START : position + size]
+    piece = data[position + CRC_START : position + size]
     return int(google_crc32c.value(piece if isinstance(piece, bytes) else bytes(piece)))
 
 
@@ -199,7 +200,7 @@ def stamp(batch: bytearray, base_offset: int, leader_epoch: int, position: int =
 
 def set_timestamp(batch: bytearray, size: int, attributes: int, max_timestamp: int) -> None:
     """Set attributes, maximum timestamp and the new checksum of the batch in the first ``size`` bytes of ``batch``."""
-    _INT16.pack_into(batch, _CRC_START, attributes)
+    _INT16.pack_into(batch, CRC_START, attributes)
     _INT64.pack_into(batch, 35, max_timestamp)
     set_crc(batch, size)
 
@@ -315,7 +316,7 @@ def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: boo
     new = bytearray().join((memoryview(batch)[:HEADER_BYTES], payload))
     _INT32.pack_into(new, 8, len(new) - LENGTH_PREFIX_BYTES)
     attributes = (header.attributes & ~CODEC_BITS) | codec
-    _INT16.pack_into(new, _CRC_START, attributes)
+    _INT16.pack_into(new, CRC_START, attributes)
     set_crc(new, len(new))
     return new
 
@@ -336,6 +337,6 @@ def readable_copy(data: Buffer, header: BatchHeader, *, padded: bool = False) ->
             return data, size
         return padded_copy(data[:size]), size
     plain = bytearray(data[:HEADER_BYTES])
-    _INT16.pack_into(plain, _CRC_START, header.attributes & ~CODEC_BITS)
+    _INT16.pack_into(plain, CRC_START, header.attributes & ~CODEC_BITS)
     buffer = decompress(header.codec, memoryview(data)[HEADER_BYTES:size], bytes(plain), _PADDING)
     return buffer, len(buffer) - _PADDING

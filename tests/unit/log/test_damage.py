@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from paceline.log.batch_file import _walk, cut_whole
+from paceline.log.batch_file import BatchFile, _walk, cut_whole
 from paceline.log.damage import DamagedLogError
 from paceline.log.directory_names import DAMAGED, STRAY
 from paceline.log.log_config import LogConfig
@@ -436,3 +436,28 @@ def test_records_appended_after_a_cut_at_the_load_do_not_count_as_durable() -> N
     log = logs.get(TP)
     assert log is not None and log.log_end_offset == 3
     assert bytes(files.contents["/d/recovery-point-offset-checkpoint"]) == b"0\n1\nt 0 3\n"
+
+
+def test_the_error_of_a_batch_that_is_no_batch_names_the_byte_in_the_file() -> None:
+    files, one = MemoryFiles(), encode_batch([NewRecord(1000, b"k", bytes(100))])
+    files.make_directory("/d")
+    files.append("/d/f.log", one * 300)
+    bad = 250 * len(one)
+    files.contents["/d/f.log"][bad + 16] = 1
+    file = BatchFile(files, "/d/f.log")
+    file.size = files.size(file.log_path)
+    assert bad > 3 * 8192
+    with pytest.raises(CorruptMessageError, match=f"/d/f.log at byte {bad}: the batch has magic 1"):
+        list(file.headers(0))
+
+
+def test_the_checksum_of_a_batch_in_a_file_is_that_of_its_pieces() -> None:
+    files = MemoryFiles()
+    files.make_directory("/d")
+    files.append("/d/f.log", encode_batch([NewRecord(1000, b"k", bytes(5 << 19))]) * 2)
+    file = BatchFile(files, "/d/f.log")
+    file.size = files.size(file.log_path)
+    first, second = file.headers(0)
+    assert file.has_valid_crc(first) and file.has_valid_crc(second)
+    files.contents["/d/f.log"][-1] ^= 1
+    assert file.has_valid_crc(first) and not file.has_valid_crc(second)
