@@ -3,6 +3,7 @@
 # Paths are strings and files are descriptors here, so pathlib does not fit.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH108
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -11,12 +12,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final, NoReturn
 
 from paceline.log.files import NO_DESCRIPTOR, DirectoryEntry, FileKind, FileLock
 
 _RESERVED_DESCRIPTORS = 16
 _OPEN_RETRIES = 50
 _OPEN_RETRY_S = 0.02
+_READ_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -80,6 +83,8 @@ class OsFiles:
     descriptors; descriptors in use may exceed this limit. Running out of descriptors is not a storage failure: before
     opening a file fails, idle descriptors and then reserved descriptors are closed.
     """
+
+    _lock_kind = fcntl.LOCK_EX
 
     def __init__(self, max_open_files: int = 1024, observe_sync: Callable[[float], None] = lambda _: None) -> None:
         """``observe_sync`` is called with the duration of each file's fsync in seconds, on the thread that synced."""
@@ -224,7 +229,7 @@ class OsFiles:
         """Acquire the lock without waiting; return ``None`` when another process holds it."""
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, self._lock_kind | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -321,3 +326,20 @@ class OsFiles:
         handle.evicted = True
         if handle.users == 0:
             os.close(handle.descriptor)
+
+
+class ReadOnlyFiles(OsFiles):
+    """Files that are only read, also on a file system that is mounted read-only; every change raises ``OSError``.
+
+    Several processes may hold the lock on a file, but not while a process holds the exclusive lock of `OsFiles`.
+    """
+
+    _lock_kind = fcntl.LOCK_SH
+
+    def _open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        return super()._open(path, os.O_RDONLY | flags & _READ_FLAGS, mode)
+
+    def _refuse(self, *paths: object, **_: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), paths[0])
+
+    make_directory = create = append = truncate = rename = remove = remove_tree = _refuse

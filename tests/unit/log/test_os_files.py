@@ -14,7 +14,7 @@ import pytest
 from paceline.log.files import DirectoryEntry, FileKind, read_all, write_atomically
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
-from paceline.log.os_files import OsFiles
+from paceline.log.os_files import OsFiles, ReadOnlyFiles
 from paceline.model.errors import ThrottledError
 from paceline.model.identifiers import TopicPartition
 from tests.unit.log.helpers import NOW_MS, TP, batch, records_of
@@ -297,3 +297,40 @@ def test_data_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     finally:
         os.umask(old_mask)
     assert modes == {"log": 0o700, "t-0": 0o700, "created": 0o600, "appended": 0o600, ".lock": 0o600}
+
+
+def test_read_only_files_are_read_and_refuse_every_change(tmp_path: Path) -> None:
+    path, name = f"{tmp_path}/a", "a"
+    OsFiles().append(path, b"hello")
+    files = ReadOnlyFiles()
+    assert (read_all(files, path), [entry.name for entry in files.list_directory(str(tmp_path))]) == (b"hello", [name])
+    descriptors = [one for one in Path("/proc/self/fd").iterdir() if one.exists() and one.samefile(path)]
+    flags = [Path(f"/proc/self/fdinfo/{one.name}").read_text() for one in descriptors]
+    assert any(int(text.split("flags:\t")[1].split()[0], 8) & os.O_ACCMODE == os.O_RDONLY for text in flags)
+    changes = [
+        lambda: files.make_directory(f"{tmp_path}/d"),
+        lambda: files.create(path),
+        lambda: files.append(path, b"!"),
+        lambda: files.truncate(path, 0),
+        lambda: files.rename(path, f"{path}2"),
+        lambda: files.remove(path),
+        lambda: files.remove_tree(str(tmp_path)),
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="Read-only"):
+            change()
+    with pytest.raises(FileNotFoundError):
+        files.lock(f"{tmp_path}/.lock")
+    assert [one.name for one in tmp_path.iterdir()] == [name] and Path(path).read_bytes() == b"hello"
+
+
+def test_read_only_files_share_a_lock_that_excludes_a_broker(tmp_path: Path) -> None:
+    path = f"{tmp_path}/.lock"
+    held = OsFiles().lock(path)
+    assert held is not None and ReadOnlyFiles().lock(path) is None
+    held.release()
+    first, second = ReadOnlyFiles().lock(path), ReadOnlyFiles().lock(path)
+    assert first is not None and second is not None and OsFiles().lock(path) is None
+    first.release()
+    second.release()
+    assert OsFiles().lock(path) is not None
