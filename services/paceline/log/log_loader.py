@@ -5,7 +5,6 @@ truncated at a bad batch, and unknown names are ignored and reported.
 Source: docs/protocol/log-format.md#loading-a-log and #recovery.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +20,8 @@ from paceline.log.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    OTHER_FILES,
+    SEGMENT_FILE,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -28,11 +29,6 @@ from paceline.log.segment_names import (
 )
 from paceline.log.snapshots import EARLIER_SUFFIX, SNAPSHOT_SUFFIX
 from paceline.model.errors import CorruptMessageError
-
-_SEGMENT_FILE = re.compile(
-    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.earlier-batches)(\.cleaned|\.swap|\.deleted)?"
-)
-_OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata|known-damage)(\.tmp)?")
 
 
 @dataclass(slots=True)
@@ -137,7 +133,7 @@ class _Loader:
         for segment in segments:
             segment.open()
         if stopped_segments is not None:
-            self._result.damage |= missing_records(stopped_segments, segments)
+            self._result.damage |= missing_records(stopped_segments, {one.base_offset: one.size for one in segments})
         start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
         if not self._clean:
             first = self._first_to_recover(segments)
@@ -161,11 +157,11 @@ class _Loader:
         swaps, cleaned = [], []
         for name, kind in self._files.list_directory(self._log.path):
             path = join(self._log.path, name)
-            match = _SEGMENT_FILE.fullmatch(name)
+            match = SEGMENT_FILE.fullmatch(name)
             if kind is not FileKind.FILE or (match is not None and int(match[1]) > MAX_INT64):
                 self._result.ignored.append(path)
             elif match is None:
-                if _OTHER_FILES.fullmatch(name) is None:
+                if OTHER_FILES.fullmatch(name) is None:
                     self._result.ignored.append(path)
             elif match[3] == DELETED_SUFFIX:
                 self._files.remove(path)

@@ -41,17 +41,17 @@ def decode_segments(data: bytes) -> Mapping[str, SegmentSizes]:
         return {}
 
 
-def missing_records(stopped: SegmentSizes, found: Sequence[Segment]) -> dict[str, str]:
+def missing_records(stopped: SegmentSizes, sizes: SegmentSizes) -> dict[str, str]:
     """Return the kind and description of the damage if a segment is missing or has another size than at the stop.
 
-    Segments that were not listed do not count: a loss of power may restore segments that were deleted.
+    ``sizes`` are the present segments. Those that were not listed do not count: a loss of power may restore segments
+    that were deleted.
     """
-    sizes = {segment.base_offset: segment.size for segment in found}
     lacking = next((base for base, size in stopped.items() if sizes.get(base) != size), None)
     if lacking is None:
         return {}
     text = f"lacks records of segment {lacking}, which had {stopped[lacking]} bytes at the last clean stop"
-    is_tail = all(segment.base_offset <= lacking for segment in found)
+    is_tail = all(base <= lacking for base in sizes)
     return {TRUNCATED if is_tail else GAP: text}
 
 

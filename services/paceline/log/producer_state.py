@@ -22,6 +22,8 @@ REMEMBERED_BATCHES: Final = 5
 _VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
+SNAPSHOT_HEAD_BYTES: Final = _HEAD.size
+SNAPSHOT_ENTRY_BYTES: Final = _ENTRY.size
 _CRC_START = 6
 _EARLIER_VERSION = 1
 _EARLIER_HEAD = struct.Struct(">hI")
@@ -47,6 +49,10 @@ class BatchMetadata(NamedTuple):
     def first_offset(self) -> int:
         """Offset of the first record."""
         return self.last_offset - self.offset_delta
+
+
+NO_BATCH: Final = BatchMetadata(_NO_SEQUENCE, -1, 0, -1)
+"""Stored for a producer that has written transaction markers only."""
 
 
 @dataclass(slots=True)
@@ -189,7 +195,7 @@ class ProducerStateManager:
         """Return the content of a snapshot file, with only the newest batch of each producer, in Kafka's order."""
         body = bytearray(struct.pack(">i", len(self._entries)))
         for entry in in_order_of_java(self._entries):
-            last = entry.batches[-1] if entry.batches else BatchMetadata(_NO_SEQUENCE, -1, 0, -1)
+            last = entry.batches[-1] if entry.batches else NO_BATCH
             body += _ENTRY.pack(
                 entry.producer_id,
                 entry.epoch,

@@ -4,11 +4,13 @@ Source: docs/protocol/log-format.md#transaction-index.
 """
 
 import struct
+from typing import Final
 
 from paceline.log.files import Files, read_all
 from paceline.log.producer_state import AbortedTransaction
 
 _ROW = struct.Struct(">hqqqq")
+ROW_BYTES: Final = _ROW.size
 _VERSION = 0
 
 
