@@ -1,9 +1,10 @@
-"""Kafka's ``DumpLogSegments --offsets-decoder`` reads our ``__consumer_offsets``."""
+"""Kafka's ``DumpLogSegments --offsets-decoder`` reads our ``__consumer_offsets``, as ``paceline log offsets`` does."""
 
 import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.member import Member
@@ -15,6 +16,7 @@ from paceline.broker.groups.records import (
     encode_offset_value,
 )
 from paceline.broker.groups.requests import Protocol
+from paceline.cli.commands import cli
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
@@ -28,6 +30,15 @@ __all__ = ["jars"]
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 TP = TopicPartition("__consumer_offsets", 0)
+OFFSET_FIELDS = ("offset", "leader_epoch", "metadata", "commit_timestamp")
+GROUP_FIELDS = ("protocol_type", "generation", "protocol", "leader", "current_state_timestamp")
+MEMBER_FIELDS = ("member_id", "group_instance_id", "client_id", "client_host")
+
+
+def as_kafka(name: str) -> str:
+    """Return a name of ours in Kafka's spelling."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))
 
 
 def group() -> Group:
@@ -88,3 +99,19 @@ def test_kafka_decodes_our_offsets_and_groups(jars: Path, tmp_path: Path) -> Non
     }
     assert members[0]["subscription"]["ownedPartitions"] == [{"topic": "sales", "partitions": [1]}]
     assert values[2:] == ["<DELETE>", "<DELETE>"]
+
+    ended = CliRunner().invoke(cli, ["log", "offsets", str(tmp_path), "-o", "ndjson"])
+    ours = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [{name: row[name] for name in ("group", "topic", "partition") if name in row} for row in ours] == [
+        key["data"] for key in keys
+    ]
+    assert [row["deleted"] for row in ours] == [False, False, True, True]
+    assert {as_kafka(name): ours[0][name] for name in OFFSET_FIELDS} == committed
+    assert {as_kafka(name): ours[1][name] for name in GROUP_FIELDS} == kept
+    for member, theirs in zip(ours[1]["members"], members, strict=True):
+        assert {as_kafka(name): member[name] for name in MEMBER_FIELDS} == {
+            as_kafka(name): theirs[as_kafka(name)] for name in MEMBER_FIELDS
+        }
+        assigned = [{"topic": topic, "partitions": each} for topic, each in member["assignment"]["partitions"].items()]
+        assert assigned == theirs["assignment"]["assignedPartitions"]
+        assert member["subscription"]["topics"] == theirs["subscription"]["topics"]

@@ -37,7 +37,11 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "runtime": ({"model", "coordination", "rpc", "security"}, True),
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
     "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
-    "cli": ({"model", "planning", "dev", "pipeline", "rpc", "security", "paceline_client"}, True),
+    "cli": (
+        {"model", "planning", "dev", "pipeline", "rpc", "security", "paceline_client", "log"}
+        | {"broker.groups.records", "broker.groups.offsets_topic"},
+        True,
+    ),
 }
 SERVICE_FILES = {"__main__.py", "os_files.py"}
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "group": ("paceline.cli.group", "group", "show consumer groups, committed offsets and lag; reset offsets"),
     "watch": ("paceline.cli.watch", "watch", "follow elections, ISR changes, brokers and topics live"),
     "verify": ("paceline.cli.verify", "verify", "compare the stored records of all replicas"),
+    "log": ("paceline.cli.log", "log", "show and check the files of a stopped broker"),
     "pipeline": ("paceline.cli.pipeline", "pipeline", "run Spark jobs over topics and the cluster"),
     "top": ("paceline.cli.top", "top", "show log end, high watermark, lag and ISR of partitions live"),
     "completion": ("paceline.cli.completion", "completion", "complete commands and topic names on Tab"),

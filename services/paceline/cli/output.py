@@ -84,5 +84,9 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     text = ",".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
-    # A client may choose names with characters that clear the screen or reverse the text.
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Return a text without characters that clear the screen or reverse the text; a client may choose such names."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -100,14 +100,14 @@ def to_json(record: Any) -> str:
             "partition": record.partition,
             "offset": record.offset,
             "timestamp_ms": record.timestamp_ms,
-            "key": _to_text(record.key),
-            "value": _to_text(record.value),
-            "headers": [[name, _to_text(value)] for name, value in record.headers],
+            "key": to_text(record.key),
+            "value": to_text(record.value),
+            "headers": [[name, to_text(value)] for name, value in record.headers],
         }
     )
 
 
-def _to_text(data: bytes | None) -> Any:
+def to_text(data: bytes | None) -> Any:
     """Return UTF-8 as text, other bytes as ``{"base64": ...}``, so that no byte is lost."""
     if data is None:
         return None
