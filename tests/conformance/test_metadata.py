@@ -45,7 +45,9 @@ def ask(driver: Driver, command: str, **arguments: Any) -> Any:
     return answer["ok"]
 
 
-@pytest.mark.parametrize("language", ["python", "rust", "typescript"])
+@pytest.mark.parametrize(
+    "language", ["python", *(pytest.param(one, marks=pytest.mark.slow) for one in ("rust", "typescript"))]
+)
 @pytest.mark.parametrize("partition", [None, 0])
 def test_a_record_of_a_missing_topic_fails_after_some_seconds(
     drivers: dict[str, Driver], cluster: ScriptedCluster, language: str, partition: int | None
@@ -64,6 +66,7 @@ def test_a_record_of_a_missing_topic_fails_after_some_seconds(
     ask(driver, "close")
 
 
+@pytest.mark.slow
 def test_a_cut_off_broker_hides_no_partition_of_an_assigned_topic(
     drivers: dict[str, Driver], cluster: ScriptedCluster
 ) -> None:

@@ -44,7 +44,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.stop(force=True)
 
 
-@pytest.fixture(scope="module", params=["cpp", "rust"])
+@pytest.fixture(scope="module", params=[pytest.param(language, marks=pytest.mark.slow) for language in ("cpp", "rust")])
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
     try:

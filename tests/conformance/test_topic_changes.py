@@ -12,7 +12,9 @@ from tests.conformance.clusters import ScriptedCluster, fresh_topic, wait_until
 from tests.conformance.driver import Driver, ToolchainMissingError, known_drivers
 
 
-@pytest.fixture(scope="module", params=["cpp", "go", "rust"])
+@pytest.fixture(
+    scope="module", params=["go", *(pytest.param(language, marks=pytest.mark.slow) for language in ("cpp", "rust"))]
+)
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
     try:
