@@ -1,13 +1,12 @@
-"""The asyncio clients, and programs for kafka-python and aiokafka with only imports and addresses changed."""
+"""The asyncio clients."""
 
 import asyncio
-import json
 
 import pytest
 
 from paceline.dev.local_cluster import LocalCluster
 from paceline.model.errors import UnknownTopicOrPartitionError
-from paceline_client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic, RecordMetadata, TopicPartition
+from paceline_client import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic, RecordMetadata
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -101,62 +100,5 @@ def test_record_whose_reader_was_cancelled_is_returned_again(local_cluster: Loca
             while len(found) < 20:
                 found.append((await asyncio.wait_for(consumer.getone(), 20)).value)
         assert found == [b"%d" % value for value in range(20)]
-
-    asyncio.run(program())
-
-
-def test_program_of_kafka_python_runs_with_another_import(local_cluster: LocalCluster) -> None:
-    topic = make_topic(local_cluster, "was-kafka-python")
-    address = local_cluster.bootstrap
-
-    from paceline_client.compat.kafka import KafkaConsumer, KafkaProducer
-
-    producer = KafkaProducer(bootstrap_servers=address, value_serializer=lambda one: json.dumps(one).encode())
-    for number in range(10):
-        producer.send(topic, {"number": number}, key=b"k")
-    assert producer.send(topic, {"number": 10}, key=b"k").get(timeout=30).offset == 10
-    producer.close()
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=address,
-        group_id="moved",
-        auto_offset_reset="earliest",
-        enable_auto_commit=True,
-        consumer_timeout_ms=3_000,
-        value_deserializer=lambda raw: json.loads(raw),
-    )
-    found = [(message.key, message.value["number"]) for message in consumer]
-    assert found == [(b"k", number) for number in range(11)]
-    (tp,) = [one for one in consumer.assignment() if consumer.position(one) == 11]
-    consumer.commit()
-    assert consumer.committed(tp) == 11
-    consumer.close()
-    with pytest.raises(TypeError, match="sasl_mechanism"):
-        KafkaConsumer(bootstrap_servers=address, sasl_mechanism="PLAIN")
-
-
-def test_program_of_aiokafka_runs_with_another_import(local_cluster: LocalCluster) -> None:
-    topic = make_topic(local_cluster, "was-aiokafka")
-    address = local_cluster.bootstrap
-
-    from paceline_client.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
-    async def program() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=address)
-        await producer.start()
-        try:
-            await producer.send_and_wait(topic, b"Super message")
-        finally:
-            await producer.stop()
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, group_id="aio", auto_offset_reset="earliest")
-        await consumer.start()
-        try:
-            async for message in consumer:
-                assert (message.topic, message.value, message.offset) == (topic, b"Super message", 0)
-                await consumer.commit()
-                assert await consumer.committed(TopicPartition(topic, message.partition)) == 1
-                break
-        finally:
-            await consumer.stop()
 
     asyncio.run(program())

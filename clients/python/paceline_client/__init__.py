@@ -4,7 +4,7 @@
 * `Admin` and `AsyncAdmin` create, describe and change topics, partitions, groups and settings.
 * `PacelineError` is the base of every error; ``error.definite`` tells whether the operation was certainly not carried
   out, ``error.retriable`` whether it may succeed later.
-* `paceline_client.compat` has the classes of kafka-python and aiokafka, `paceline_client.assignors` the assignors.
+* `paceline_client.assignors` has the assignors of consumer groups.
 """
 
 # Read `producer.py` first, then `accumulator.py` for ordering and exactly-once delivery, then `consumer.py`. The pure
