@@ -1,8 +1,8 @@
-"""The calls of `Admin` for consumer groups: list, describe, delete, offsets and members."""
+"""The calls of `Admin` for consumer groups: list, describe, delete and offsets."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -14,7 +14,6 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -23,8 +22,6 @@ from paceline.v1.group_service_pb2 import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     GroupState,
-    LeaveGroupRequest,
-    LeavingMember,
     ListGroupsRequest,
 )
 from paceline.v1.group_service_pb2_grpc import GroupServiceStub
@@ -42,13 +39,6 @@ from paceline_client.groups.committed import check_committed, commit_request, fe
 from paceline_client.groups.values import OffsetAndMetadata
 
 T = TypeVar("T")
-_RETRIABLE_CODES: Final = {
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-}
-
-_ABSENT: Final = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,42 +192,23 @@ class GroupAdmin(AdminConnection):
         """
         results = []
         for group_id in names_in(group_ids):
-            attempts = _Attempts()
+            request = DeleteGroupsRequest(group_ids=[group_id])
 
             def call(
-                stub: GroupServiceStub, _broker: int, left_s: float, group_id: str = group_id, tried: Any = attempts
+                stub: GroupServiceStub, _broker: int, left_s: float, request: DeleteGroupsRequest = request
             ) -> None:
-                request = DeleteGroupsRequest(group_ids=[group_id])
-                (one,) = tried.answer_of(lambda: stub.DeleteGroups(request, timeout=left_s)).groups
+                (one,) = stub.DeleteGroups(request, timeout=left_s).groups
                 if one.HasField("error"):
-                    tried.refused(error_for(one.error.code, f"group {group_id}: {one.error.message}"))
+                    raise error_for(one.error.code, f"group {request.group_ids[0]}: {one.error.message}")
 
+            problem: PacelineError | None = None
             try:
                 self._on_coordinator(group_id, call, timeout_ms)
-                results.append(GroupResult(group_id))
             except PacelineError as error:
-                results.append(GroupResult(group_id, error))
+                # An absent group is a success if an earlier attempt, whose answer was lost, may have deleted it.
+                problem = None if error.code is ErrorCode.GROUP_ID_NOT_FOUND and not error.definite else error
+            results.append(GroupResult(group_id, problem))
         return checked(results, raise_errors)
-
-    def remove_members(
-        self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = ()
-    ) -> None:
-        """Remove members from a group: dynamic members by member id, static members by group instance id.
-
-        Raises:
-            UnknownMemberIdError: the group has no such member; the other members were removed.
-        """
-        members = [LeavingMember(member_id=one) for one in member_ids]
-        members += [LeavingMember(group_instance_id=one) for one in instance_ids]
-        request = LeaveGroupRequest(group_id=group_id, members=members)
-        attempts = _Attempts()
-
-        def call(stub: GroupServiceStub, _broker: int, left_s: float) -> None:
-            for one in attempts.answer_of(lambda: stub.LeaveGroup(request, timeout=left_s)).members:
-                if one.HasField("error"):
-                    attempts.refused(error_for(one.error.code, one.error.message))
-
-        self._on_coordinator(group_id, call, None)
 
     def _on_coordinator(
         self, group_id: str, call: Callable[[GroupServiceStub, int, float], T], timeout_ms: int | None
@@ -271,42 +242,19 @@ class GroupAdmin(AdminConnection):
                     error = named(f"coordinator {found.broker_id}", failure)
                     may_be_done = may_be_done or not error.definite
                     raise error from failure
+                except PacelineError as error:
+                    may_be_done = may_be_done or not error.definite
+                    raise
             raise problem
 
-        def again(error: BaseException) -> bool:
-            return isinstance(error, PacelineError) and (error.code in _RETRIABLE_CODES or error.retriable)
-
-        policy = RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms))
         try:
-            return call_with_retry(policy, attempt, should_retry=again)
+            return call_with_retry(RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms)), attempt)
         except PacelineError as error:
             error.definite = error.definite and not may_be_done
             raise
 
     def _group_timeout_ms(self, timeout_ms: int | None) -> int:
         return self._describe_timeout_ms if timeout_ms is None else timeout_ms
-
-
-class _Attempts:
-    """The attempts of a removal; an absent group or member is a success if an earlier attempt may have removed it."""
-
-    def __init__(self) -> None:
-        self._may_be_done = False
-
-    def answer_of(self, call: Callable[[], Any]) -> Any:
-        """Return the answer to a call; remember whether a failed call may have been carried out."""
-        try:
-            return call()
-        except grpc.RpcError as failure:
-            self._may_be_done = self._may_be_done or not from_rpc_error(failure).definite
-            raise
-
-    def refused(self, error: PacelineError) -> None:
-        """Raise the error of an answer, unless an earlier attempt is its cause."""
-        if error.code in _ABSENT and self._may_be_done:
-            return
-        self._may_be_done = self._may_be_done or not error.definite
-        raise error
 
 
 def _state_name(number: int) -> str:

@@ -22,7 +22,6 @@ class Broker(GroupServiceServicer, MetadataServiceServicer):  # type: ignore[mis
     def __init__(self) -> None:
         self.port = 0
         self.groups = {"g"}
-        self.members = {"m"}
         self.lost_answers = 1
 
     def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -40,15 +39,6 @@ class Broker(GroupServiceServicer, MetadataServiceServicer):  # type: ignore[mis
         return pb.DeleteGroupsResponse(
             groups=[pb.DeleteGroupResult(group_id=group_id, error=self._error(found, ErrorCode.GROUP_ID_NOT_FOUND))]
         )
-
-    def LeaveGroup(self, request: Any, context: Any) -> Any:  # noqa: N802
-        results = []
-        for one in request.members:
-            error = self._error(one.member_id in self.members, ErrorCode.UNKNOWN_MEMBER_ID)
-            results.append(pb.LeavingMemberResult(member_id=one.member_id, error=error))
-            self.members.discard(one.member_id)
-        self._maybe_lose(context)
-        return pb.LeaveGroupResponse(members=results)
 
     def CommitOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._maybe_lose(context)
@@ -88,17 +78,10 @@ def test_a_deletion_whose_answer_was_lost_succeeds(broker: Broker, admin: Admin)
     assert result.error is None and broker.groups == set() and broker.lost_answers == 0
 
 
-def test_a_removal_of_members_whose_answer_was_lost_succeeds(broker: Broker, admin: Admin) -> None:
-    admin.remove_members("g", member_ids=["m"])
-    assert broker.members == set() and broker.lost_answers == 0
-
-
-def test_a_group_or_member_that_was_never_there_is_an_error(broker: Broker, admin: Admin) -> None:
+def test_a_group_that_was_never_there_is_an_error(broker: Broker, admin: Admin) -> None:
     broker.lost_answers = 0
     with pytest.raises(GroupIdNotFoundError):
         admin.delete_groups(["other"])
-    with pytest.raises(UnknownMemberIdError):
-        admin.remove_members("g", member_ids=["other"])
 
 
 @pytest.mark.parametrize("lost_answers", [0, 1])
