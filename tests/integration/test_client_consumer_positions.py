@@ -226,7 +226,8 @@ def test_a_re_created_topic_found_in_the_metadata_is_read_from_its_beginning(clu
         with cluster.lock:
             cluster.make_anew("one", partitions=1)
             write(cluster, b"x", b"y", b"z")
-        wait_for(lambda: consumer._metadata.request() or consumer._metadata.topic_id("one") == cluster.topic_id("one"))
+        metadata = consumer._metadata
+        wait_for(lambda: metadata.request() or metadata.cluster.topic_id("one") == cluster.topic_id("one"))
         consumer.resume([ONE])
         assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
 
@@ -238,7 +239,7 @@ def test_a_topic_re_created_with_fewer_partitions_is_read_without_the_missing_on
         consumer.subscribe(["t"])
         wait_for(lambda: all(state.chunks for state in consumer._assignment.states()))
         cluster.make_anew("t", partitions=1)
-        wait_for(lambda: consumer._metadata.partition_count("t") == 1)
+        wait_for(lambda: consumer._metadata.cluster.partition_count("t") == 1)
         assert len(read(consumer, 4)) == 4  # fetched before the re-creation, and still returned
         assert consumer.assignment() == [TopicPartition("t", 0)]
         quiet_until = time.monotonic() + 4.5

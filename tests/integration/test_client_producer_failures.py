@@ -102,12 +102,12 @@ def test_a_wait_for_a_leader_requests_metadata_with_pauses(
             client.assign([one])
         else:
             future = client.send("one", b"a")
-        wait_for(lambda: client._metadata.leader_of(one) is None)
+        wait_for(lambda: client._metadata.cluster.leader_of(one) is None)
         asked, begin = cluster.metadata_requests, time.monotonic()
         wait_for(lambda: cluster.metadata_requests >= asked + 12)
         assert time.monotonic() - begin > 1.2
         cluster.move(one, 2)
-        wait_for(lambda: client._metadata.leader_of(one) is not None)
+        wait_for(lambda: client._metadata.cluster.leader_of(one) is not None)
         if isinstance(client, Producer):
             assert future.result(60).offset == 0
 
@@ -289,7 +289,7 @@ def test_a_re_created_topic_gets_the_records_in_flight_in_order(cluster: FakeClu
         cluster.make_anew("one", partitions=1)
         if known:
             producer._metadata.request()
-            wait_for(lambda: producer._metadata.topic_id("one") == "another-id-of-one")
+            wait_for(lambda: producer._metadata.cluster.topic_id("one") == "another-id-of-one")
             under_way = [producer.send("one", b"%d" % number) for number in range(4)]
         hold.set()
         assert [future.result(60).offset for future in under_way] == [0, 1, 2, 3]
@@ -301,7 +301,7 @@ def test_no_record_is_written_to_a_deleted_topic_that_was_re_created(cluster: Fa
         producer.send("one", b"before").result(60)
         cluster.topic_ids["one"] = "the-next-id"
         producer._metadata.request()
-        wait_for(lambda: producer._metadata.topic_id("one") == "the-next-id")
+        wait_for(lambda: producer._metadata.cluster.topic_id("one") == "the-next-id")
         cluster.topic_ids["one"] = "id-of-one"  # the leader does not have the new topic id yet
         cluster.faults.hold_metadata = threading.Event()
         late = producer.send("one", b"late")

@@ -527,7 +527,7 @@ class Consumer(GroupPartitions):
     def _metadata_changed(self) -> None:
         """Add new partitions of subscribed topics and wake the fetcher for new leaders."""
         with self._lock:
-            counts = {topic: self._metadata.partition_count(topic) for topic in self._topics}
+            counts = {topic: self._metadata.cluster.partition_count(topic) for topic in self._topics}
             self._assignment.set_partition_counts({topic: count for topic, count in counts.items() if count})
             self._news.notify_all()
         self._fetcher.wake()

@@ -215,7 +215,7 @@ class Fetcher:
         for state in self._assignment.states():
             if state.position is None or state.paused or state.error is not None:
                 continue
-            leader = metadata.leader_of(state.topic_partition)
+            leader = metadata.cluster.leader_of(state.topic_partition)
             if leader is None:
                 wait_ms = min(wait_ms, self._errors.leaderless(state, now_ms))
                 continue
@@ -247,9 +247,9 @@ class Fetcher:
         wanted: dict[TopicPartition, WantedPartition] = {}
         for state in states:
             tp = state.topic_partition
-            known = self._metadata.partition(tp)
+            known = self._metadata.cluster.partition(tp)
             wanted[tp] = WantedPartition(
-                self._metadata.topic_id(tp.topic),
+                self._metadata.cluster.topic_id(tp.topic),
                 state.fetch_offset,
                 config.max_partition_fetch_bytes,
                 None if known is None else known.leader_epoch,

@@ -84,7 +84,7 @@ def topic_of(wire: WireTopic) -> TopicDescription:
 
 
 class ClusterMetadata:
-    """Brokers, and the described topics with their partitions. Not thread-safe; `MetadataRefresher` holds a lock."""
+    """Brokers, and the described topics with their partitions. Any thread may read it, one at a time may update it."""
 
     def __init__(self) -> None:
         self.cluster_id = ""

@@ -24,7 +24,7 @@ from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTop
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import advised, by_cause
 from paceline_client.errors import BootstrapError, ClientClosedError, nothing_sent
-from paceline_client.metadata import Broker, ClusterMetadata, PartitionDescription
+from paceline_client.metadata import Broker, ClusterMetadata
 from paceline_client.wait_notice import FIRST_NOTICE_S, LOG, NEXT_NOTICE_S
 
 METADATA_MAX_AGE_MS: Final = 300_000
@@ -61,7 +61,8 @@ class MetadataRefresher:
         self._channels = channels
         self._on_change = on_change
         self._max_age_ms = max_age_ms
-        self._cluster = ClusterMetadata()
+        self.cluster = ClusterMetadata()
+        """The metadata. Other threads only read it, without the lock: each read is a look-up in a dictionary."""
         self._topics: set[str] = set()
         self._changed = threading.Condition()
         self._wanted = False
@@ -77,47 +78,17 @@ class MetadataRefresher:
 
     # For other threads ---------------------------------------------------------------------------------------------
 
-    def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
-        """Return the leader of a partition, None if it is unknown."""
-        with self._changed:
-            return self._cluster.leader_of(topic_partition)
-
     def leadership(self, topic_partition: TopicPartition) -> tuple[Broker | None, int | None, str]:
         """Return leader, leader epoch and topic id; an unknown leader or epoch is None, an unknown id is empty."""
         with self._changed:
-            known = self._cluster.partition(topic_partition)
+            known = self.cluster.partition(topic_partition)
             epoch = None if known is None or known.leader_epoch < 0 else known.leader_epoch
-            return self._cluster.leader_of(topic_partition), epoch, self._cluster.topic_id(topic_partition.topic)
-
-    def partition(self, topic_partition: TopicPartition) -> PartitionDescription | None:
-        """Return the cached description of a partition."""
-        with self._changed:
-            return self._cluster.partition(topic_partition)
-
-    def partition_count(self, topic: str) -> int:
-        """Return the number of partitions, 0 when the topic is not known."""
-        with self._changed:
-            return self._cluster.partition_count(topic)
-
-    def available_partitions(self, topic: str) -> list[int]:
-        """Return the partitions that have a leader."""
-        with self._changed:
-            return self._cluster.available_partitions(topic)
-
-    def topic_id(self, topic: str) -> str:
-        """Return the topic's id, empty when not known."""
-        with self._changed:
-            return self._cluster.topic_id(topic)
+            return self.cluster.leader_of(topic_partition), epoch, self.cluster.topic_id(topic_partition.topic)
 
     def brokers(self) -> list[Broker]:
         """Return the live brokers, by id."""
         with self._changed:
-            return [broker for _, broker in sorted(self._cluster.brokers.items())]
-
-    @property
-    def version(self) -> int:
-        """Number that increases with every change of the metadata."""
-        return self._cluster.version
+            return [broker for _, broker in sorted(self.cluster.brokers.items())]
 
     @property
     def last_error(self) -> PacelineError | None:
@@ -127,7 +98,7 @@ class MetadataRefresher:
     def apply_hint(self, topic_partition: TopicPartition, refusal: PartitionError) -> bool:
         """Apply the leader hint of a refusal; return False when it has none, or one that is not newer."""
         with self._changed:
-            return refusal.HasField("current_leader") and self._cluster.apply_hint(
+            return refusal.HasField("current_leader") and self.cluster.apply_hint(
                 topic_partition, refusal.current_leader
             )
 
@@ -158,7 +129,7 @@ class MetadataRefresher:
         began = time.monotonic()
         with self._changed:
             while True:
-                count = self._cluster.partition_count(topic)
+                count = self.cluster.partition_count(topic)
                 if count:
                     return count
                 waited = time.monotonic() - began
@@ -166,12 +137,12 @@ class MetadataRefresher:
                     self._raise_unless_worth_waiting(topic, waited, timeout_s)
                 except PacelineError as error:
                     self._topics.discard(topic)
-                    self._cluster.forget_topics([topic])
+                    self.cluster.forget_topics([topic])
                     raise nothing_sent(error) from error.__cause__
                 if topic not in self._topics:
                     # A name that cannot be encoded would make the requests for all other topics fail.
                     validate_topic_name(topic)
-                if topic not in self._topics or self._cluster.error_of(topic) is not None:
+                if topic not in self._topics or self.cluster.error_of(topic) is not None:
                     self._topics.add(topic)
                     self._wanted = True
                     self._changed.notify_all()
@@ -191,7 +162,7 @@ class MetadataRefresher:
                     self._wanted = True
                     self._changed.notify_all()
                 self._changed.wait(left)
-                count = self._cluster.partition_count(topic) or count
+                count = self.cluster.partition_count(topic) or count
         return count
 
     def wait_for_brokers(self, timeout_s: float) -> list[Broker]:
@@ -203,7 +174,7 @@ class MetadataRefresher:
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while not self._cluster.brokers:
+            while not self.cluster.brokers:
                 left = deadline - time.monotonic()
                 if self._closed:
                     raise ClientClosedError("the client is closed")
@@ -213,7 +184,7 @@ class MetadataRefresher:
                 self._wanted = True
                 self._changed.notify_all()
                 self._changed.wait(min(left, 0.2))
-            return [broker for _, broker in sorted(self._cluster.brokers.items())]
+            return [broker for _, broker in sorted(self.cluster.brokers.items())]
 
     def stop(self) -> None:
         """Stop refreshing. A call in flight ends when the channels are closed; `close` waits for it."""
@@ -230,7 +201,7 @@ class MetadataRefresher:
     def _raise_unless_worth_waiting(self, topic: str, waited_s: float, timeout_s: float) -> None:
         if self._closed:
             raise ClientClosedError("the client is closed")
-        error = self._cluster.error_of(topic)
+        error = self.cluster.error_of(topic)
         if error is not None and (not error.retriable or waited_s * 1000 >= MISSING_TOPIC_MAX_MS):
             raise error
         if waited_s < timeout_s:
@@ -238,14 +209,14 @@ class MetadataRefresher:
             return
         if error is not None:
             raise error
-        if self._cluster.brokers:
+        if self.cluster.brokers:
             raise UnknownTopicOrPartitionError(f"no metadata of topic {topic} within {timeout_s:.1f} s")
         raise self._no_answer(timeout_s)
 
     def _tell_of_silence(self, waited_s: float) -> None:
         """Log that no address has answered yet, first after about two seconds, for all waiting threads together."""
         now = time.monotonic()
-        if waited_s >= FIRST_NOTICE_S and now >= self._notice_s and not self._cluster.brokers:
+        if waited_s >= FIRST_NOTICE_S and now >= self._notice_s and not self.cluster.brokers:
             self._notice_s = now + NEXT_NOTICE_S
             LOG.warning("waiting for an answer from %s", self._silence())
 
@@ -276,12 +247,12 @@ class MetadataRefresher:
                     return
                 self._wanted = False
                 topics = sorted(self._topics)
-                version = self._cluster.version
+                version = self.cluster.version
             if now - refreshed > _BACKOFF_RESET_S:
                 no_news = 0
             answered = self._refresh(topics, bootstrap_first=no_news > 0)
             failures = 0 if answered else failures + 1
-            no_news = no_news + 1 if self._cluster.version == version else 0
+            no_news = no_news + 1 if self.cluster.version == version else 0
             now = time.monotonic()
             refreshed = now
             # Pause even after success: many callers may request the same refresh.
@@ -311,7 +282,7 @@ class MetadataRefresher:
                 cause = "it has no brokers in its metadata yet"
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
-                kind, cause = type(error), str(error) if self._cluster.brokers else advised(address, str(error))
+                kind, cause = type(error), str(error) if self.cluster.brokers else advised(address, str(error))
                 LOG.debug("metadata request failed: address=%s error=%s", address, error)
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
@@ -321,7 +292,7 @@ class MetadataRefresher:
                 kind, cause = UnknownServerError, repr(failure)
             self._silent[address] = cause
             last = kind(by_cause({each: self._silent[each] for each in sorted(candidates) if each in self._silent}))
-            if not self._cluster.brokers:
+            if not self.cluster.brokers:
                 self._last_error = last  # for callers whose wait for the first response expires before the next address
         with self._changed:
             self._last_error = last
@@ -336,7 +307,7 @@ class MetadataRefresher:
         after them. Addresses that did not respond come last.
         """
         with self._changed:
-            known = [broker.address for broker in self._cluster.brokers.values()]
+            known = [broker.address for broker in self.cluster.brokers.values()]
         self._rng.shuffle(known)
         bootstrap = self._rng.sample(self._bootstrap, len(self._bootstrap))
         ordered = dict.fromkeys(bootstrap + known if bootstrap_first else known + self._bootstrap)
@@ -357,9 +328,9 @@ class MetadataRefresher:
             )
             described = list(answer.topics)
         with self._changed:
-            self._cluster.update_cluster(cluster)
+            self.cluster.update_cluster(cluster)
             for topic in described:
-                self._cluster.update_topic(topic)
+                self.cluster.update_topic(topic)
             self._last_error = None
             self._changed.notify_all()
             return True

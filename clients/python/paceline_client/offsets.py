@@ -126,12 +126,12 @@ class OffsetLookup:
         problem: PacelineError | None = None
         by_leader: dict[int, tuple[Broker, list[ListOffsetsPartition]]] = {}
         for tp, query in open_queries.items():
-            leader = self._metadata.leader_of(tp)
+            leader = self._metadata.cluster.leader_of(tp)
             if leader is None:
                 problem = LeaderNotAvailableError(f"{tp} has no leader")
             else:
                 by_leader.setdefault(leader.broker_id, (leader, []))[1].append(
-                    fence(query, self._metadata.partition(tp))
+                    fence(query, self._metadata.cluster.partition(tp))
                 )
         calls = [
             (

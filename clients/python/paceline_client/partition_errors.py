@@ -43,7 +43,7 @@ class PartitionErrors:
             return LONGEST_SLEEP_MS
         self._metadata.request()
         tp = state.topic_partition
-        known = self._metadata.partition(tp)
+        known = self._metadata.cluster.partition(tp)
         if known is None:
             why = f"{tp} no longer exists"
         elif known.leader is None:

@@ -64,7 +64,7 @@ class PositionLookup:
             if now_ms < state.retry_at_ms:
                 wait_ms = min(wait_ms, state.retry_at_ms - now_ms)
                 continue
-            leader = self._metadata.leader_of(tp)
+            leader = self._metadata.cluster.leader_of(tp)
             if leader is None:
                 wait_ms = min(wait_ms, self._errors.leaderless(state, now_ms))
                 continue
@@ -75,13 +75,13 @@ class PositionLookup:
 
     def _ask_ends(self, leader: Broker, states: list[PartitionState]) -> None:
         asked = {
-            state.topic_partition: (state.generation, self._metadata.topic_id(state.topic_partition.topic))
+            state.topic_partition: (state.generation, self._metadata.cluster.topic_id(state.topic_partition.topic))
             for state in states
         }
         queries = [
             fence(
                 query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST),
-                self._metadata.partition(state.topic_partition),
+                self._metadata.cluster.partition(state.topic_partition),
             )
             for state in states
         ]

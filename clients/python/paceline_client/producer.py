@@ -363,7 +363,7 @@ class Producer:
         return self._next_sticky(topic, route)
 
     def _next_sticky(self, topic: str, route: _Route) -> PartitionQueue:
-        return route.queues[route.sticky.choose(self._metadata.available_partitions(topic), route.count)]
+        return route.queues[route.sticky.choose(self._metadata.cluster.available_partitions(topic), route.count)]
 
     def _find_route(self, topic: str, partition: int | None = None) -> _Route:
         """Return the partitions of a topic; wait for metadata when the topic or the requested partition is unknown."""
@@ -492,7 +492,7 @@ class Producer:
         """Update partition counts and wake the sender for new leaders."""
         with self._lock:
             for topic, route in list(self._routes.items()):
-                count = self._metadata.partition_count(topic)
+                count = self._metadata.cluster.partition_count(topic)
                 if count and count != route.count:  # it can decrease only when the topic was re-created
                     self._make_route(topic, count)
         self._sender.metadata_refreshed()

@@ -20,7 +20,7 @@ def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher
     """Return the broker to fetch from: the follower named by the leader while it may be used, otherwise the leader."""
     if state.read_replica is None:
         return leader
-    known = metadata.partition(state.topic_partition)
+    known = metadata.cluster.partition(state.topic_partition)
     replica = next((one for one in metadata.brokers() if one.broker_id == state.read_replica), None)
     if replica is None:
         # Omit the partition from the fetch session for a moment, so that the leader chooses a read replica again.
@@ -29,7 +29,9 @@ def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher
         metadata.request()
         return leader
     out_of_sync = known is None or state.read_replica not in known.isr
-    if now_ms >= state.read_replica_until_ms or (out_of_sync and state.read_replica_version != metadata.version):
+    if now_ms >= state.read_replica_until_ms or (
+        out_of_sync and state.read_replica_version != metadata.cluster.version
+    ):
         state.back_to_leader()
         return leader
     return replica
@@ -46,9 +48,9 @@ def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str
 
 def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher) -> None:
     """Read from the follower that the leader named; the leader may know an ISR change that the metadata lacks."""
-    known = metadata.partition(state.topic_partition)
+    known = metadata.cluster.partition(state.topic_partition)
     version = None
     if known is None or replica not in known.isr:
-        version = metadata.version
+        version = metadata.cluster.version
         metadata.request()
     state.read_from(replica, monotonic_ms() + _MAX_AGE_MS, version)

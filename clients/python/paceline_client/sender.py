@@ -246,7 +246,7 @@ class Sender:
         return None if broker is None else (broker.broker_id, epoch)
 
     def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        known = self._metadata.partition(topic_partition)
+        known = self._metadata.cluster.partition(topic_partition)
         if known is not None and known.leader is not None:
             error = LeaderNotAvailableError(f"{topic_partition}: its leader, broker {known.leader}, is not alive")
         else:

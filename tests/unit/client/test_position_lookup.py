@@ -46,9 +46,10 @@ def test_an_end_that_was_looked_up_in_a_deleted_topic_is_looked_up_again(monkeyp
 
     stub = SimpleNamespace(ListOffsets=SimpleNamespace(future=list_offsets))
     monkeypatch.setattr(position_lookup, "LogServiceStub", lambda _channel: stub)
-    metadata: Any = SimpleNamespace(
+    cluster = SimpleNamespace(
         leader_of=lambda _tp: LEADER, partition=lambda _tp: None, topic_id=lambda _topic: topic_ids.pop(0)
     )
+    metadata: Any = SimpleNamespace(cluster=cluster)
     errors: Any = None
     assignment, answered = Assignment(), list[Any]()
     assignment.assign([ONE], OffsetReset.LATEST)

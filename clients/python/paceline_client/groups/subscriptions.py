@@ -53,11 +53,11 @@ class GroupSubscription:
     @property
     def version(self) -> int:
         """Version of the metadata, which increases with every change."""
-        return self._metadata.version
+        return self._metadata.cluster.version
 
     def known_count(self, topic: str) -> int:
         """Return the cached number of partitions of a topic, 0 when it is not cached."""
-        return self._metadata.partition_count(topic)
+        return self._metadata.cluster.partition_count(topic)
 
     def watch(self, topics: Iterable[str]) -> None:
         """Include these topics in every refresh of the metadata: the leader may not subscribe to all of them itself."""
