@@ -412,6 +412,10 @@ class ThrottledError(PacelineError, code=ErrorCode.THROTTLED, retriable=True):
         return cls(message).with_metadata(limit=limit)
 
 
+class InvalidTransitionError(Exception):
+    """A bug: an object was to change from a state to a state that must not follow it."""
+
+
 def _classes(base: type[PacelineError]) -> list[type[PacelineError]]:
     found = [base]
     for child in base.__subclasses__():

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.model.errors import (
     FencedInstanceIdError,
+    InvalidTransitionError,
     PacelineError,
     RequestTimedOutError,
     UnknownMemberIdError,
@@ -471,7 +472,7 @@ def test_a_member_reaches_each_state_only_from_its_predecessors() -> None:
     membership.rejoin()
     assert len(seen) == 6, "the member already joins again"
     for target in (MemberState.SYNCING, MemberState.STABLE, MemberState.JOINING):
-        with pytest.raises(AssertionError):
+        with pytest.raises(InvalidTransitionError):
             real(target)
     assert membership.state is MemberState.UNJOINED
 

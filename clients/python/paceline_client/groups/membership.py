@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from paceline.model.consumer_protocol import by_topic
-from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.errors import ErrorCode, InvalidTransitionError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -158,7 +158,8 @@ class GroupMembership:
         self._on_news()
 
     def _move(self, target: MemberState) -> None:
-        assert self.state in VALID_PREVIOUS_STATES[target], f"{self.state} -> {target}"
+        if self.state not in VALID_PREVIOUS_STATES[target]:
+            raise InvalidTransitionError(f"{self.state} does not precede {target}")
         self.state = target
 
     def lose(self, error: PacelineError, forget_member: bool, generation: int) -> None:

@@ -26,6 +26,7 @@ from paceline.model.errors import (
     CorruptMessageError,
     ErrorCode,
     InvalidRecordError,
+    InvalidTransitionError,
     KafkaStorageError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -164,7 +165,8 @@ class ReplicaFetcher:
         return state
 
     def _enter(self, activity: Activity) -> None:
-        assert self._activity in VALID_PREVIOUS[activity], f"{self._activity} does not precede {activity}"
+        if self._activity not in VALID_PREVIOUS[activity]:
+            raise InvalidTransitionError(f"{self._activity} does not precede {activity}")
         self._activity = activity
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.interfaces import StandbyTransport
 from paceline.model.backoff import Retries
 from paceline.model.control import Endpoint
+from paceline.model.errors import InvalidTransitionError
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.standby import StateUpdate, TopicStates
@@ -99,7 +100,8 @@ class _Stream:
         self.close: Callable[[], None] = lambda: None
 
     def enter(self, phase: Phase) -> None:
-        assert self.phase < phase, f"{self.phase!r} does not precede {phase!r}"
+        if self.phase >= phase:
+            raise InvalidTransitionError(f"{self.phase!r} does not precede {phase!r}")
         self.phase = phase
 
 

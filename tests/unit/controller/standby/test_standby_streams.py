@@ -2,9 +2,10 @@
 
 import pytest
 
-from paceline.controller.standby.standby import SILENCE_MS
+from paceline.controller.standby.standby import SILENCE_MS, Phase, _Stream
 from paceline.controller.standby.state_publisher import HEARTBEAT_MS
 from paceline.controller.standby.takeover import TakeoverKind
+from paceline.model.errors import InvalidTransitionError
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 from tests.unit.controller.warm_standby import STANDBY, THIRD, die, knows_what_is_there, pair
@@ -20,6 +21,14 @@ def test_a_broken_stream_is_opened_again_and_the_copy_is_kept() -> None:
     cluster.time.run_for(2_000)
     assert standby.is_warm
     assert cluster.streams.opened == [STANDBY, STANDBY]
+
+
+def test_a_stream_that_goes_back_to_an_earlier_phase_is_an_error_of_its_own_type() -> None:
+    stream = _Stream()
+    stream.enter(Phase.FOLLOWING)
+    with pytest.raises(InvalidTransitionError, match="does not precede"):
+        stream.enter(Phase.LOADING)
+    assert stream.phase is Phase.FOLLOWING
 
 
 def test_many_standbys_keep_their_streams() -> None:
