@@ -220,6 +220,8 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = MappingProxyType(
 
 TOPIC_KEYS: Final = tuple(_KEYS)
 """Every topic key."""
+LIST_KEYS: Final = frozenset({"cleanup.policy", *(key for key in TOPIC_KEYS if key.endswith(".throttled.replicas"))})
+"""Topic keys whose value is a comma-separated list."""
 
 
 def unknown_topic_key(key: str) -> InvalidConfigError:

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import Final
 
-from paceline.log.log_config import TOPIC_KEYS, LogConfig
+from paceline.log.log_config import LIST_KEYS, TOPIC_KEYS, LogConfig
 from paceline.model.config_keys import ConfigKey, ConfigType
 
-_LISTS: Final = frozenset(
-    {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-)
-_RATIOS: Final = frozenset({"min.cleanable.dirty.ratio"})
-_BOOLEANS: Final = frozenset({"unclean.leader.election.enable"})
-_TEXTS: Final = frozenset({"compression.type", "message.timestamp.type"})
+_TYPES: Final[Mapping[type, ConfigType]] = {
+    bool: ConfigType.BOOLEAN,
+    int: ConfigType.INTEGER,
+    float: ConfigType.DOUBLE,
+}
 
 _DOCUMENTATION: Final[Mapping[str, str]] = {
     "segment.bytes": "Size in bytes at which the active segment file is closed and a new one begins.",
@@ -41,13 +40,9 @@ _DOCUMENTATION: Final[Mapping[str, str]] = {
 
 
 def _type(key: str) -> ConfigType:
-    if key in _LISTS:
+    if key in LIST_KEYS:
         return ConfigType.LIST
-    if key in _BOOLEANS:
-        return ConfigType.BOOLEAN
-    if key in _RATIOS:
-        return ConfigType.DOUBLE
-    return ConfigType.STRING if key in _TEXTS else ConfigType.INTEGER
+    return _TYPES.get(type(getattr(LogConfig(), key.replace(".", "_"))), ConfigType.STRING)
 
 
 TOPIC_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {

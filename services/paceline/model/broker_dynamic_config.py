@@ -38,18 +38,20 @@ class BrokerDynamicConfig:
     follower_throttled_rate: int = UNLIMITED
 
 
+def unknown_broker_key(key: str) -> InvalidConfigError:
+    """Return the error for a key that is not a dynamic broker setting."""
+    return InvalidConfigError(
+        f"{key!r} is not a dynamic broker setting, only {', '.join(BROKER_DYNAMIC_KEYS)}; "
+        "change other settings in the settings file and restart the broker"
+    )
+
+
 def checked_broker_value(key: str, text: str) -> str:
-    """Check and normalise a value.
+    """Check and normalise the value of a dynamic broker setting.
 
     Raises:
-        InvalidConfigError: the key is not a dynamic broker setting, or the value is not valid.
+        InvalidConfigError: the value is not valid.
     """
-    if key not in BROKER_DYNAMIC_KEYS:
-        known = ", ".join(BROKER_DYNAMIC_KEYS)
-        raise InvalidConfigError(
-            f"{key!r} is not a dynamic broker setting, only {known}; "
-            "change other settings in the settings file and restart the broker"
-        )
     try:
         value = int(text.strip())
     except ValueError:

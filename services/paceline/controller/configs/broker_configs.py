@@ -6,7 +6,7 @@ Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226, KIP-73.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from paceline.controller.admin.admin_values import ConfigEntry, ConfigKeyChange, ConfigOperation, ConfigSource
+from paceline.controller.admin.admin_values import ConfigEntry, ConfigSource
 from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, UNLIMITED, checked_broker_value
 from paceline.model.errors import InvalidConfigError, InvalidRequestError, PacelineError
 
@@ -27,33 +27,6 @@ def broker_problem(name: str) -> PacelineError | None:
 def broker_entity(name: str) -> str:
     """Return the path of the broker's settings under ``/config``."""
     return f"brokers/{name or '<default>'}"
-
-
-def broker_keys_problem(keys: Sequence[str]) -> PacelineError | None:
-    """Return the error of the first key that is not a dynamic broker setting, None when all keys are."""
-    unknown = [key for key in keys if key not in BROKER_DYNAMIC_KEYS]
-    return InvalidConfigError(f"{unknown[0]!r} is not a dynamic broker setting") if unknown else None
-
-
-def applied_to_broker(changes: Sequence[ConfigKeyChange], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the overrides after the changes.
-
-    Raises:
-        InvalidConfigError: a key is not a dynamic setting, or a value is not valid; no change is applied.
-    """
-    result = dict(overrides)
-    for change in changes:
-        if change.operation is ConfigOperation.DELETE:
-            if change.key not in BROKER_DYNAMIC_KEYS and change.key not in result:
-                raise InvalidConfigError(f"{change.key!r} is not a dynamic broker setting")
-            result.pop(change.key, None)
-            continue
-        value = checked_broker_value(change.key, change.value or "")
-        if change.operation is not ConfigOperation.SET:
-            assert change.operation is not None
-            raise InvalidConfigError(f"{change.key!r} is not a list, so {change.operation.name} cannot apply")
-        result[change.key] = value
-    return result
 
 
 def broker_entries(

@@ -8,7 +8,7 @@ Source: docs/protocol/zookeeper.md#configuration-nodes; KIP-339; Kafka 2.8 Admin
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paceline.controller.admin.admin_requests import DescribeConfigs, IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
@@ -24,10 +24,8 @@ from paceline.controller.admin.admin_values import (
 )
 from paceline.controller.configs.broker_configs import (
     ALL_BROKERS,
-    applied_to_broker,
     broker_entity,
     broker_entries,
-    broker_keys_problem,
     broker_problem,
 )
 from paceline.controller.context import ControllerContext
@@ -36,7 +34,8 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Multi, Operation, Response, SetData, ZkCode
-from paceline.log.log_config import TOPIC_KEYS, LogConfig, unknown_topic_key
+from paceline.log.log_config import LIST_KEYS, TOPIC_KEYS, LogConfig, unknown_topic_key
+from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, checked_broker_value, unknown_broker_key
 from paceline.model.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -51,11 +50,6 @@ from paceline.model.settings import ControllerConfig
 UNCLEAN_KEY = "unclean.leader.election.enable"
 ATTEMPTS = 3
 MAX_CONFIG_NODE_BYTES = 500_000
-LIST_KEYS = frozenset(
-    {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-)
-"""Keys with a list value, to which APPEND and SUBTRACT apply."""
-
 Overrides = dict[str, str]
 
 
@@ -154,11 +148,7 @@ class TopicConfigAdmin:
                     continue  # Written by the earlier attempt, notification included; its answer was lost.
                 try:
                     present = _overrides(resource, response)
-                    if resource.kind is ResourceType.BROKER:
-                        overrides = applied_to_broker(wanted[resource].changes, present)
-                    else:
-                        overrides = _applied(wanted[resource].changes, present, defaults)
-                    tried[resource] = _encoded(overrides)
+                    tried[resource] = _encoded(_applied(wanted[resource], present, defaults))
                 except PacelineError as error:
                     errors[resource] = error
                     continue
@@ -206,11 +196,16 @@ def _path(resource: ConfigResource) -> str:
     return znodes.config_path(_entity(resource))
 
 
-def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError | None:
+def _keys_of(resource: ConfigResource) -> tuple[tuple[str, ...], Callable[[str], InvalidConfigError]]:
+    """Return the keys of a kind of resource, and the function that returns the error for any other key."""
     if resource.kind is ResourceType.BROKER:
-        return broker_keys_problem(keys)
-    unknown = [key for key in keys if key not in TOPIC_KEYS]
-    return unknown_topic_key(unknown[0]) if unknown else None
+        return BROKER_DYNAMIC_KEYS, unknown_broker_key
+    return TOPIC_KEYS, unknown_topic_key
+
+
+def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError | None:
+    known, unknown = _keys_of(resource)
+    return next((unknown(key) for key in keys if key not in known), None)
 
 
 def _changes_problem(changes: Sequence[ConfigKeyChange]) -> PacelineError | None:
@@ -248,35 +243,41 @@ def _overrides(resource: ConfigResource, response: Response) -> Overrides:
         raise InvalidConfigError(str(error)) from None
 
 
-def _applied(changes: Sequence[ConfigKeyChange], overrides: Overrides, defaults: Mapping[str, str]) -> Overrides:
+def _applied(alteration: ConfigAlteration, overrides: Overrides, defaults: Mapping[str, str]) -> Overrides:
     """Return the overrides after the changes.
 
     Raises:
         InvalidConfigError: a key is unknown or a value is not valid; no change of the resource is applied.
     """
+    known, unknown = _keys_of(alteration.resource)
+    is_topic = alteration.resource.kind is ResourceType.TOPIC
     result = dict(overrides)
-    for change in changes:
-        if change.operation is ConfigOperation.DELETE:
-            # An unknown key may be deleted if it is set, because another tool may have written it.
-            if change.key not in TOPIC_KEYS and change.key not in result:
-                raise unknown_topic_key(change.key)
+    for change in alteration.changes:
+        is_deleted = change.operation is ConfigOperation.DELETE
+        # An unknown key may be deleted if it is set, because another tool may have written it.
+        if change.key not in known and not (is_deleted and change.key in result):
+            raise unknown(change.key)
+        if is_deleted:
             result.pop(change.key, None)
             continue
         value = change.value or ""
         if change.operation is not ConfigOperation.SET:
-            value = _edited(change, _entry_value(change.key, overrides, defaults))
-        LogConfig.from_properties({change.key: value}).refuse_unreceivable_batches()
+            value = _edited(change, overrides, defaults)
+        if is_topic:
+            LogConfig.from_properties({change.key: value}).refuse_unreceivable_batches()
+        else:
+            value = checked_broker_value(change.key, value)
         result[change.key] = value
-    _check_lags(changes, result, defaults)
+    if is_topic:
+        _check_lags(alteration.changes, result, defaults)
     return result
 
 
-def _edited(change: ConfigKeyChange, current: str) -> str:
+def _edited(change: ConfigKeyChange, overrides: Overrides, defaults: Mapping[str, str]) -> str:
     if change.key not in LIST_KEYS:
-        LogConfig().value_text(change.key)  # Raises first for an unknown key, whose message is more helpful.
         assert change.operation is not None
         raise InvalidConfigError(f"{change.key!r} is not a list, so {change.operation.name} cannot apply")
-    members = _members(current)
+    members = _members(_entry_value(change.key, overrides, defaults))
     named = _members(change.value or "")
     if change.operation is ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*members, *named]))
