@@ -16,10 +16,10 @@ from paceline.controller.admin.admin_values import (
     ConfigOperation,
     ConfigResource,
     ElectionType,
-    NewPartitions,
     NewTopic,
     ResourceType,
 )
+from paceline.model.admin import NewPartitions
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
+from paceline.model.admin import ReplicaDescription
 from paceline.model.client_io import (
     EpochAnswer,
     FetchRequest,
@@ -14,7 +15,6 @@ from paceline.model.client_io import (
     OffsetQuery,
     PartitionFailure,
     PartitionReplicasView,
-    ReplicaProgressView,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
@@ -157,7 +157,7 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
         isr=tuple(message.isr),
         maximal_isr=tuple(message.maximal_isr),
         replicas=tuple(
-            ReplicaProgressView(
+            ReplicaDescription(
                 broker_id=one.broker_id,
                 log_end_offset=_optional(one, "log_end_offset"),
                 log_start_offset=_optional(one, "log_start_offset"),

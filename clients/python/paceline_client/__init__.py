@@ -16,6 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.model.admin import ElectionResult as ElectionResult
+    from paceline.model.admin import NewPartitions as NewPartitions
+    from paceline.model.admin import NewPartitionsResult as NewPartitionsResult
+    from paceline.model.admin import PartitionDescription as PartitionDescription
+    from paceline.model.admin import ReassignmentResult as ReassignmentResult
+    from paceline.model.admin import ReplicaDescription as ReplicaDescription
+    from paceline.model.admin import TopicResult as TopicResult
     from paceline.model.errors import ErrorCode as ErrorCode
     from paceline.model.errors import PacelineError as PacelineError
     from paceline.model.identifiers import TopicPartition as TopicPartition
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
     from paceline_client.admin import ClusterDescription as ClusterDescription
     from paceline_client.admin import NewTopic as NewTopic
     from paceline_client.admin import PartitionReplicasDescription as PartitionReplicasDescription
-    from paceline_client.admin import ReplicaDescription as ReplicaDescription
-    from paceline_client.admin import TopicResult as TopicResult
     from paceline_client.admin_configs import ConfigChange as ConfigChange
     from paceline_client.admin_configs import ConfigEntry as ConfigEntry
     from paceline_client.admin_configs import ConfigResult as ConfigResult
@@ -41,11 +46,7 @@ if TYPE_CHECKING:
     from paceline_client.admin_log_dirs import ReplicaLogDirResult as ReplicaLogDirResult
     from paceline_client.admin_log_dirs import ReplicaOnDisk as ReplicaOnDisk
     from paceline_client.admin_partitions import AwaitedReplica as AwaitedReplica
-    from paceline_client.admin_partitions import ElectionResult as ElectionResult
-    from paceline_client.admin_partitions import NewPartitions as NewPartitions
-    from paceline_client.admin_partitions import NewPartitionsResult as NewPartitionsResult
     from paceline_client.admin_partitions import Reassignment as Reassignment
-    from paceline_client.admin_partitions import ReassignmentResult as ReassignmentResult
     from paceline_client.admin_records import DeletedRecords as DeletedRecords
     from paceline_client.admin_watch import EventGap as EventGap
     from paceline_client.admin_watch import WatchedEvents as WatchedEvents
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from paceline_client.groups.values import OffsetAndMetadata as OffsetAndMetadata
     from paceline_client.groups.values import RebalanceListener as RebalanceListener
     from paceline_client.metadata import Broker as Broker
-    from paceline_client.metadata import PartitionDescription as PartitionDescription
     from paceline_client.metadata import TopicDescription as TopicDescription
     from paceline_client.offsets import OffsetAndTimestamp as OffsetAndTimestamp
     from paceline_client.producer import Producer as Producer
@@ -78,18 +78,18 @@ if TYPE_CHECKING:
     from paceline_client.subscription import OffsetReset as OffsetReset
 
 _MODULES = {
+    "paceline.model.admin": "ElectionResult NewPartitions NewPartitionsResult PartitionDescription "
+    "ReassignmentResult ReplicaDescription TopicResult",
     "paceline.model.errors": "ErrorCode PacelineError",
     "paceline.model.identifiers": "TopicPartition",
     "paceline.model.state_change": "StateChange StateChangeKind",
     "paceline.model.tls": "TlsFiles",
-    "paceline_client.admin": "Admin ClusterDescription NewTopic "
-    "PartitionReplicasDescription ReplicaDescription TopicResult",
+    "paceline_client.admin": "Admin ClusterDescription NewTopic PartitionReplicasDescription",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
     "paceline_client.admin_digests": "RangeDigest",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
     "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription ReplicaLogDirResult ReplicaOnDisk",
-    "paceline_client.admin_partitions": "AwaitedReplica ElectionResult NewPartitions "
-    "NewPartitionsResult Reassignment ReassignmentResult",
+    "paceline_client.admin_partitions": "AwaitedReplica Reassignment",
     "paceline_client.admin_records": "DeletedRecords",
     "paceline_client.admin_watch": "EventGap WatchedEvents",
     "paceline_client.aio.admin": "AsyncAdmin",
@@ -101,7 +101,7 @@ _MODULES = {
     "paceline_client.errors": "BootstrapError BufferExhaustedError ClientClosedError CommitFailedError "
     "DeliveryFailedError LogTruncatedError NoOffsetError ProducerClosedError ProducerFatalError",
     "paceline_client.groups.values": "OffsetAndMetadata RebalanceListener",
-    "paceline_client.metadata": "Broker PartitionDescription TopicDescription",
+    "paceline_client.metadata": "Broker TopicDescription",
     "paceline_client.offsets": "OffsetAndTimestamp",
     "paceline_client.producer": "Producer",
     "paceline_client.records": "ConsumerRecord FetchedBatches",

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from paceline.model.addresses import address_of
+from paceline.model.admin import PartitionDescription, ReplicaDescription, TopicResult
 from paceline.model.errors import (
     ErrorCode,
     LeaderNotAvailableError,
@@ -49,7 +50,7 @@ from paceline_client.admin_partitions import PartitionAdmin
 from paceline_client.admin_records import RecordAdmin
 from paceline_client.admin_watch import WatchAdmin
 from paceline_client.errors import sendable
-from paceline_client.metadata import Broker, PartitionDescription, TopicDescription, broker_of, topic_of
+from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,6 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicResult:
-    """Result for one topic of a request; ``error`` is None on success."""
-
-    name: str
-    error: PacelineError | None = None
-    topic_id: str = ""
-    assignments: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster in the metadata of one process."""
 
@@ -87,23 +78,6 @@ class ClusterDescription:
     server_version: str
     node_id: int
     """Id of the process that answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaDescription:
-    """A leader's knowledge of one replica; None for a value that is not known in this leader epoch."""
-
-    broker_id: int
-    log_end_offset: int | None
-    log_start_offset: int | None
-    last_caught_up_ago_ms: int | None
-    last_fetch_ago_ms: int | None
-    in_sync: bool
-    high_watermark: int | None = None
-    """High watermark last sent to the replica."""
-    lag_records: int | None = None
-    broker_epoch: int | None = None
-    online: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from paceline.model.errors import ElectionNotNeededError, InvalidRequestError, PacelineError
+from paceline.model.admin import ElectionResult, NewPartitions, NewPartitionsResult, ReassignmentResult
+from paceline.model.errors import ElectionNotNeededError, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1 import admin_service_pb2 as pb
 from paceline_client.admin_connection import AdminConnection, checked, error_in
@@ -14,36 +15,6 @@ ElectionType = Literal["preferred", "unclean"]
 
 _ELECTIONS: Final = {"preferred": pb.ELECTION_TYPE_PREFERRED, "unclean": pb.ELECTION_TYPE_UNCLEAN}
 _REASON_PREFIX: Final = "AWAITED_REASON_"
-
-
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """New number of partitions of a topic."""
-
-    topic: str
-    count: int
-    """New total, including the existing partitions."""
-    assignments: Sequence[Sequence[int]] = ()
-    """Manual placement of the new partitions: broker ids, the preferred leader first. Empty: automatic."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewPartitionsResult:
-    """Result for one topic; ``error`` is None on success."""
-
-    topic: str
-    error: PacelineError | None = None
-    first_partition: int = 0
-    assignments: tuple[tuple[int, ...], ...] = ()
-    """Replicas of the new partitions, lowest index first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReassignmentResult:
-    """Result for one partition; ``error`` is None when the reassignment was accepted."""
-
-    topic_partition: TopicPartition
-    error: PacelineError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +49,6 @@ class Reassignment:
     def is_stuck(self) -> bool:
         """Whether the reassignment waits for a condition that needs an operator, such as a dead broker."""
         return any(replica.reason != "NOT_CAUGHT_UP" for replica in self.waiting_for)
-
-
-@dataclass(frozen=True, slots=True)
-class ElectionResult:
-    """Result for one partition; ``error`` is None on success."""
-
-    topic_partition: TopicPartition
-    error: PacelineError | None = None
-    leader: int | None = None
-    """The elected leader, or with ``validate_only`` the leader that would be elected."""
-    leader_epoch: int | None = None
-    unclean: bool = False
-    """Whether the leader was not in the ISR: records may be lost."""
 
 
 class PartitionAdmin(AdminConnection):

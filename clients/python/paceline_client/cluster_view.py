@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.admin import PartitionDescription
 from paceline.model.errors import (
     BrokerNotAvailableError,
     LeaderNotAvailableError,
@@ -36,8 +37,8 @@ from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.call_errors import named_error
 from paceline_client.fetch_request import add_partitions
 from paceline_client.fetch_session import WantedPartition
-from paceline_client.metadata import PartitionDescription, broker_of, topic_of
 from paceline_client.metadata import TopicDescription as Topic
+from paceline_client.metadata import broker_of, topic_of
 from paceline_client.process_channels import channels_of_this_process
 from paceline_client.wire import FETCH_METHOD, decode_fetch_answer
 

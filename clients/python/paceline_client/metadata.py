@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from paceline.model.addresses import address_of
+from paceline.model.admin import PartitionDescription
 from paceline.model.errors import PacelineError, error_for
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.errors_pb2 import LeaderHint
@@ -31,21 +32,6 @@ class Broker:
 
     def __str__(self) -> str:
         return f"broker {self.broker_id} ({self.address})"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """A partition; ``leader`` is None when it has no leader."""
-
-    partition: int
-    leader: int | None
-    leader_epoch: int
-    replicas: tuple[int, ...] = ()
-    isr: tuple[int, ...] = ()
-    offline_replicas: tuple[int, ...] = ()
-    adding_replicas: tuple[int, ...] = ()
-    """Replicas that a running reassignment adds; only responses of controllers have this field and the next."""
-    removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

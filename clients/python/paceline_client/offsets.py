@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import grpc
 
+from paceline.model.admin import PartitionDescription
 from paceline.model.errors import (
     LeaderNotAvailableError,
     PacelineError,
@@ -26,7 +27,7 @@ from paceline.v1.log_service_pb2 import (
 )
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.call_errors import named_error
-from paceline_client.metadata import Broker, PartitionDescription
+from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.subscription import OffsetReset
 

@@ -19,8 +19,7 @@ from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_thr
 from paceline.model.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from paceline_client import Admin, Reassignment, ReassignmentResult
-    from paceline_client.metadata import PartitionDescription
+    from paceline_client import Admin, PartitionDescription, Reassignment, ReassignmentResult
 
 _WATCH_EVERY_S = 1.0
 _NO_SPEED = Speed(None, None, None)

@@ -24,6 +24,7 @@ from paceline.controller.standby.state_publisher import StateSink
 from paceline.controller.standby.takeover import Takeover
 from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
+from paceline.model.admin import PartitionDescription
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -62,20 +63,6 @@ class ClusterDescription:
     controller_epoch: int
     """0 on a controller that is not active."""
     zookeeper_connected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """A partition as the active controller knows it."""
-
-    partition: int
-    leader: int | None
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    offline_replicas: tuple[int, ...]
-    adding_replicas: tuple[int, ...] = ()
-    removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

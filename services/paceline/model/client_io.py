@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 
+from paceline.model.admin import ReplicaDescription
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
@@ -182,24 +183,6 @@ class EpochAnswer:
 
 
 @dataclass(slots=True)
-class ReplicaProgressView:
-    """Progress of a follower, or of the leader itself, as the leader knows it; None for unknown values."""
-
-    broker_id: int
-    log_end_offset: int | None
-    log_start_offset: int | None
-    last_caught_up_ago_ms: int | None
-    last_fetch_ago_ms: int | None
-    in_sync: bool
-    high_watermark: int | None = None
-    """High watermark last sent to the follower; for the leader, its own high watermark."""
-    lag_records: int | None = None
-    broker_epoch: int | None = None
-    online: bool = True
-    """Whether its broker is alive and its log directory works, according to the controller's latest request."""
-
-
-@dataclass(slots=True)
 class PartitionReplicasView:
     """A leader's view of one partition."""
 
@@ -212,7 +195,7 @@ class PartitionReplicasView:
     log_start_offset: int = -1
     isr: tuple[int, ...] = ()
     maximal_isr: tuple[int, ...] = ()
-    replicas: tuple[ReplicaProgressView, ...] = ()
+    replicas: tuple[ReplicaDescription, ...] = ()
     topic_id: str | None = None
     zk_version: int = -1
     adding_replicas: tuple[int, ...] = ()

@@ -18,16 +18,13 @@ from paceline.controller.admin.admin_values import (
     ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
-    CreatePartitionsResult,
     ElectionType,
-    ElectLeaderResult,
-    NewPartitions,
     OngoingReassignment,
-    PartitionReassignmentResult,
     RequestedReassignment,
     ResourceType,
 )
 from paceline.controller.node import ControllerNode
+from paceline.model.admin import ElectionResult, NewPartitions, NewPartitionsResult, ReassignmentResult
 from paceline.model.errors import PacelineError
 from tests.unit.controller.cluster import Cluster, tp
 
@@ -47,7 +44,7 @@ def ask(cluster: Cluster, call: Callable[[Callable[[Any], None]], None], timeout
 
 def grow(
     cluster: Cluster, *topics: NewPartitions, timeout_ms: int = TIMEOUT_MS, validate_only: bool = False
-) -> list[CreatePartitionsResult]:
+) -> list[NewPartitionsResult]:
     node = cluster.controller
     return list(
         ask(
@@ -64,7 +61,7 @@ def elect(
     *partitions: str,
     timeout_ms: int = TIMEOUT_MS,
     validate_only: bool = False,
-) -> list[ElectLeaderResult]:
+) -> list[ElectionResult]:
     """Elect leaders; without partitions, for all partitions that need it."""
     node, wanted = cluster.controller, [tp(partition) for partition in partitions] or None
     return list(
@@ -82,7 +79,7 @@ def elect(
 
 def move(
     cluster: Cluster, *requested: tuple[str, tuple[int, ...] | None], validate_only: bool = False
-) -> list[PartitionReassignmentResult]:
+) -> list[ReassignmentResult]:
     node = cluster.controller
     asked = [RequestedReassignment(tp(partition), target) for partition, target in requested]
     return list(

@@ -8,12 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import (
-    CreateTopicResult,
-    DeleteTopicResult,
-    NewTopic,
-    PartitionReassignmentResult,
-)
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.events import ControlledShutdown
 from paceline.controller.node import ControllerNode
@@ -30,6 +25,7 @@ from paceline.coordination.interface import (
     SetData,
 )
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.model.admin import ReassignmentResult, TopicResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -385,9 +381,7 @@ class Cluster:
 
     # requests
 
-    def create(
-        self, *topics: NewTopic, timeout_ms: int = 5_000, validate_only: bool = False
-    ) -> list[CreateTopicResult]:
+    def create(self, *topics: NewTopic, timeout_ms: int = 5_000, validate_only: bool = False) -> list[TopicResult]:
         answers: list[Any] = []
         self.controller.ask(CreateTopics(tuple(topics), timeout_ms, validate_only, reply=answers.append))
         self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
@@ -396,7 +390,7 @@ class Cluster:
             raise answer
         return list(answer)
 
-    def delete(self, *topics: str, timeout_ms: int = 5_000) -> list[DeleteTopicResult]:
+    def delete(self, *topics: str, timeout_ms: int = 5_000) -> list[TopicResult]:
         answers: list[Any] = []
         self.controller.ask(DeleteTopics(tuple(topics), timeout_ms, reply=answers.append))
         self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
@@ -439,7 +433,7 @@ class Cluster:
             answers.append(self.controller.broker_heartbeat(request))
         return answers
 
-    def reassign(self, targets: dict[TopicPartition, tuple[int, ...] | None]) -> list[PartitionReassignmentResult]:
+    def reassign(self, targets: dict[TopicPartition, tuple[int, ...] | None]) -> list[ReassignmentResult]:
         answers: list[Any] = []
         start_reassignments(self.controller, targets, answers.append)
         self.time.run_until(lambda: bool(answers), max_ms=1_000)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model import client_io, control, replica_fetch
+from paceline.model.admin import ReplicaDescription
 from paceline.model.client_io import OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
@@ -280,7 +281,7 @@ def test_an_epoch_answer_survives_the_wire(answer: client_io.EpochAnswer) -> Non
         BROKERS,
         st.lists(
             st.builds(
-                client_io.ReplicaProgressView,
+                ReplicaDescription,
                 INT32,
                 st.none() | INT64,
                 st.none() | INT64,

@@ -11,6 +11,7 @@ from paceline.broker.requests.leader_hints import refusal
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
+from paceline.model.admin import ReplicaDescription
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
@@ -18,7 +19,6 @@ from paceline.model.client_io import (
     OffsetKind,
     OffsetQuery,
     PartitionReplicasView,
-    ReplicaProgressView,
 )
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
@@ -105,7 +105,7 @@ def describe_replicas(
 def _view(hosted: HostedPartitions, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
     partition = hosted.lookup(topic_partition)
     log = partition.serving_log()
-    own = ReplicaProgressView(
+    own = ReplicaDescription(
         hosted.broker_id,
         log.log_end_offset,
         log.log_start_offset,
@@ -161,10 +161,10 @@ def _progress(
     in_sync: bool,
     high_watermark: int | None,
     online: bool,
-) -> ReplicaProgressView:
+) -> ReplicaDescription:
     caught_up_ms = follower.caught_up_ms(end_offset)
     known = follower.log_end_offset
-    return ReplicaProgressView(
+    return ReplicaDescription(
         follower.broker_id,
         known,
         follower.log_start_offset,

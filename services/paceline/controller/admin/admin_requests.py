@@ -6,24 +6,19 @@ from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
     ConfigResource,
-    CreatePartitionsResult,
-    CreateTopicResult,
-    DeleteTopicResult,
     DescribeConfigsResult,
     ElectionType,
-    ElectLeaderResult,
-    NewPartitions,
     NewTopic,
     OngoingReassignment,
-    PartitionReassignmentResult,
     RequestedReassignment,
 )
 from paceline.controller.events import ControllerState, Request
+from paceline.model.admin import ElectionResult, NewPartitions, NewPartitionsResult, ReassignmentResult, TopicResult
 from paceline.model.identifiers import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopics(Request[list[CreateTopicResult]]):
+class CreateTopics(Request[list[TopicResult]]):
     """A client creates topics."""
 
     topics: tuple[NewTopic, ...]
@@ -33,7 +28,7 @@ class CreateTopics(Request[list[CreateTopicResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopics(Request[list[DeleteTopicResult]]):
+class DeleteTopics(Request[list[TopicResult]]):
     """A client deletes topics."""
 
     topics: tuple[str, ...]
@@ -42,7 +37,7 @@ class DeleteTopics(Request[list[DeleteTopicResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
+class AlterPartitionReassignments(Request[list[ReassignmentResult]]):
     """A client starts, replaces or cancels reassignments."""
 
     requested: tuple[RequestedReassignment, ...]
@@ -51,7 +46,7 @@ class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class CreatePartitions(Request[list[CreatePartitionsResult]]):
+class CreatePartitions(Request[list[NewPartitionsResult]]):
     """A client adds partitions to topics."""
 
     topics: tuple[NewPartitions, ...]
@@ -70,7 +65,7 @@ class ListPartitionReassignments(Request[list[OngoingReassignment]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectLeaders(Request[list[ElectLeaderResult]]):
+class ElectLeaders(Request[list[ElectionResult]]):
     """A client requests elections; None means all partitions that need an election."""
 
     election: ElectionType

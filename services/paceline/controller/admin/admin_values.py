@@ -30,47 +30,7 @@ class NewTopic:
     """Whether the request is from a broker, which may create internal topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicResult:
-    """Result for one topic."""
-
-    name: str
-    error: PacelineError | None = None
-    topic_id: str = ""
-    assignments: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopicResult:
-    """Result for one topic."""
-
-    name: str
-    error: PacelineError | None = None
-
-
 # partitions
-
-
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """New number of partitions of a topic."""
-
-    name: str
-    count: int
-    """New total, including the present partitions."""
-    assignments: tuple[tuple[int, ...], ...] = ()
-    """Broker ids per new partition, lowest index first; empty lets the controller place replicas."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsResult:
-    """Result for one topic."""
-
-    name: str
-    error: PacelineError | None = None
-    first_partition: int = 0
-    assignments: tuple[tuple[int, ...], ...] = ()
-    """Replicas of the new partitions, lowest index first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +39,6 @@ class RequestedReassignment:
 
     topic_partition: TopicPartition
     target: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReassignmentResult:
-    """Result of submitting a reassignment."""
-
-    topic_partition: TopicPartition
-    error: PacelineError | None = None
 
 
 class AwaitedReason(Enum):
@@ -130,19 +82,6 @@ class ElectionType(Enum):
     """The first assigned replica, if it is online and in sync."""
     UNCLEAN = auto()
     """Any online replica, in-sync replicas first: records may be lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeaderResult:
-    """Result for one partition."""
-
-    topic_partition: TopicPartition
-    error: PacelineError | None = None
-    leader: int | None = None
-    leader_epoch: int | None = None
-    """None when no leader was elected, and for validate_only."""
-    unclean: bool = False
-    """Whether the leader was not in the ISR."""
 
 
 # configuration

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from paceline.controller.admin.admin_requests import ElectLeaders
-from paceline.controller.admin.admin_values import ElectionType, ElectLeaderResult
+from paceline.controller.admin.admin_values import ElectionType
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.state.leader_election import Election, ElectionStrategy
 from paceline.controller.state.partition_state_machine import ElectionFailure, PartitionStateMachine
 from paceline.coordination.flow import Flow
+from paceline.model.admin import ElectionResult
 from paceline.model.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
@@ -66,14 +67,14 @@ def _asked(context: ControllerContext, event: ElectLeaders) -> Sequence[TopicPar
 def _answer(
     topic_partition: TopicPartition,
     refused: PacelineError | None,
-    result: ElectLeaderResult | None,
+    result: ElectionResult | None,
     late: PacelineError | None,
-) -> ElectLeaderResult:
+) -> ElectionResult:
     if refused is not None or result is None:
-        return ElectLeaderResult(topic_partition, refused)
+        return ElectionResult(topic_partition, refused)
     if late is None:
         return result
-    return ElectLeaderResult(topic_partition, late, result.leader, result.leader_epoch, result.unclean)
+    return ElectionResult(topic_partition, late, result.leader, result.leader_epoch, result.unclean)
 
 
 def _problem(
@@ -102,7 +103,7 @@ def _elect(
     election: ElectionType,
     wanted: Sequence[TopicPartition],
     decided: Mapping[TopicPartition, Election],
-) -> Flow[dict[TopicPartition, ElectLeaderResult]]:
+) -> Flow[dict[TopicPartition, ElectionResult]]:
     outcomes = yield from partitions.handle_state_changes(wanted, PartitionState.ONLINE, _STRATEGIES[election])
     results = {}
     for topic_partition in wanted:
@@ -110,28 +111,26 @@ def _elect(
         outcome = outcomes.get(topic_partition) or context.leadership.get(topic_partition)
         if outcome is None or isinstance(outcome, ElectionFailure) or not outcome.has_leader:
             reason = outcome.reason if isinstance(outcome, ElectionFailure) else "no replica is online"
-            results[topic_partition] = ElectLeaderResult(
+            results[topic_partition] = ElectionResult(
                 topic_partition, _failure(context, election, topic_partition, reason)
             )
             continue
         unclean = topic_partition in decided and decided[topic_partition].unclean
-        results[topic_partition] = ElectLeaderResult(
-            topic_partition, None, outcome.leader, outcome.leader_epoch, unclean
-        )
+        results[topic_partition] = ElectionResult(topic_partition, None, outcome.leader, outcome.leader_epoch, unclean)
     return results
 
 
 def _forecast(
     context: ControllerContext, election: ElectionType, topic_partition: TopicPartition, decided: Election | None
-) -> ElectLeaderResult:
+) -> ElectionResult:
     """Return the leaders that would be elected now."""
     if decided is not None and decided.leader_and_isr is not None:
-        return ElectLeaderResult(topic_partition, None, decided.leader_and_isr.leader, None, decided.unclean)
+        return ElectionResult(topic_partition, None, decided.leader_and_isr.leader, None, decided.unclean)
     replicas = context.assignment(topic_partition).replicas
     online = context.online_replicas(topic_partition, replicas)
     if online and topic_partition not in context.leadership:
-        return ElectLeaderResult(topic_partition, None, online[0])
-    return ElectLeaderResult(topic_partition, _failure(context, election, topic_partition, "no replica qualifies"))
+        return ElectionResult(topic_partition, None, online[0])
+    return ElectionResult(topic_partition, _failure(context, election, topic_partition, "no replica qualifies"))
 
 
 def _failure(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.controller.admin.admin_values import PartitionReassignmentResult, RequestedReassignment
+from paceline.controller.admin.admin_values import RequestedReassignment
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import ControllerMovedError, IllegalStateError, UnexpectedResponseError
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
@@ -19,6 +19,7 @@ from paceline.controller.zk_store import ZkStore, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Exists
+from paceline.model.admin import ReassignmentResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
@@ -45,13 +46,13 @@ class Reassignments:
 
     def alter_reassignments(
         self, requested: Sequence[RequestedReassignment], validate_only: bool = False
-    ) -> Flow[list[PartitionReassignmentResult]]:
+    ) -> Flow[list[ReassignmentResult]]:
         """Start, replace or, with None, cancel reassignments; return when they are submitted, not complete."""
         asked = [one.topic_partition for one in requested]
         times = Counter(asked)
         targets = {one.topic_partition: one.target for one in requested if times[one.topic_partition] == 1}
         results = {
-            tp: PartitionReassignmentResult(tp, InvalidRequestError(f"{tp} is listed more than once"))
+            tp: ReassignmentResult(tp, InvalidRequestError(f"{tp} is listed more than once"))
             for tp in asked
             if times[tp] > 1
         }
@@ -59,15 +60,15 @@ class Reassignments:
         for topic_partition, target in targets.items():
             problem = _problem(self.context, topic_partition, target)
             if problem is not None:
-                results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+                results[topic_partition] = ReassignmentResult(topic_partition, problem)
                 continue
             current = self.context.assignment(topic_partition)
             accepted[topic_partition] = current.reassign_to(current.origin if target is None else target)
         for topic_partition, problem in (yield from self._irreversible(accepted)).items():
             del accepted[topic_partition]
-            results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
+            results[topic_partition] = ReassignmentResult(topic_partition, problem)
         if validate_only:
-            return [results.get(tp) or PartitionReassignmentResult(tp) for tp in asked]
+            return [results.get(tp) or ReassignmentResult(tp) for tp in asked]
         # The latest request wins, from the API or from the admin node.
         yield from self.node.remove(lambda topic_partition, _: topic_partition in accepted)
         results.update((yield from self._trigger(accepted)))
@@ -168,7 +169,7 @@ class Reassignments:
 
     def _trigger(
         self, accepted: Mapping[TopicPartition, ReplicaAssignment]
-    ) -> Flow[dict[TopicPartition, PartitionReassignmentResult]]:
+    ) -> Flow[dict[TopicPartition, ReassignmentResult]]:
         results = {}
         for topic_partition, assignment in accepted.items():
             error: PacelineError | None = None
@@ -176,7 +177,7 @@ class Reassignments:
                 error = _unknown(self.context, topic_partition)
             else:
                 error = yield from self._tried(topic_partition, assignment)
-            results[topic_partition] = PartitionReassignmentResult(topic_partition, error)
+            results[topic_partition] = ReassignmentResult(topic_partition, error)
         return results
 
     def _tried(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[PacelineError | None]:

@@ -25,11 +25,8 @@ from paceline.controller.admin.admin_values import (
     ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
-    CreatePartitionsResult,
-    CreateTopicResult,
     DescribeConfigsResult,
     ElectionType,
-    NewPartitions,
     NewTopic,
     OngoingReassignment,
     RequestedReassignment,
@@ -44,6 +41,7 @@ from paceline.controller.service.metadata_servicer import (
 )
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
+from paceline.model.admin import NewPartitions, NewPartitionsResult, TopicResult
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (
@@ -100,7 +98,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             timeout_ms,
             ANSWER_GRACE_MS,
         )
-        return admin_pb.CreateTopicsResponse(topics=[_created(admin_pb.CreateTopicResult, one) for one in results])
+        return admin_pb.CreateTopicsResponse(
+            topics=[_created(admin_pb.CreateTopicResult, one, one.name) for one in results]
+        )
 
     async def DeleteTopics(  # noqa: N802
         self, request: admin_pb.DeleteTopicsRequest, context: Any
@@ -127,7 +127,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             ANSWER_GRACE_MS,
         )
         return admin_pb.CreatePartitionsResponse(
-            topics=[_created(admin_pb.CreatePartitionsResult, one) for one in results]
+            topics=[_created(admin_pb.CreatePartitionsResult, one, one.topic) for one in results]
         )
 
     async def AlterPartitionReassignments(  # noqa: N802
@@ -301,9 +301,9 @@ def _topic_error(result: Any) -> errors_pb2.TopicError | None:
     return error_to_proto(errors_pb2.TopicError, result.error)
 
 
-def _created(kind: type[M], result: CreateTopicResult | CreatePartitionsResult) -> M:
+def _created(kind: type[M], result: TopicResult | NewPartitionsResult, name: str) -> M:
     rows = [admin_pb.ReplicaAssignment(broker_ids=replicas) for replicas in result.assignments]
-    return message_of(kind, result, error=_topic_error(result), assignments=rows)
+    return message_of(kind, result, name=name, error=_topic_error(result), assignments=rows)
 
 
 def _rows(assignments: Iterable[admin_pb.ReplicaAssignment]) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters, topic_of
 from paceline.controller.context import ControllerContext
 from paceline.controller.topics.topic_validation import TopicValidator
@@ -15,6 +15,7 @@ from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Exists, Multi, SetData, ZkCode
+from paceline.model.admin import TopicResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidConfigError,
@@ -78,11 +79,11 @@ class TopicRequests:
             results = []
             for topic in event.topics:
                 if topic.name in errors:
-                    results.append(CreateTopicResult(topic.name, errors[topic.name]))
+                    results.append(TopicResult(topic.name, errors[topic.name]))
                     continue
                 topic_id, assignments = created[topic.name]
                 rows = tuple(assignments[partition].replicas for partition in sorted(assignments))
-                results.append(CreateTopicResult(topic.name, late_topics.get(topic.name), topic_id, rows))
+                results.append(TopicResult(topic.name, late_topics.get(topic.name), topic_id, rows))
             event.reply(results)
 
         names = [] if event.validate_only else sorted(set(created) - set(errors))
@@ -169,7 +170,7 @@ class TopicRequests:
         marked = [name for name in wanted if name not in errors]
 
         def answer(late: Mapping[Key, PacelineError]) -> None:
-            event.reply([DeleteTopicResult(name, errors.get(name) or late.get(name)) for name in event.topics])
+            event.reply([TopicResult(name, errors.get(name) or late.get(name)) for name in event.topics])
 
         timeout_ms = event.timeout_ms or DEFAULT_TIMEOUT_MS
         self._waits.wait(dict.fromkeys(marked, 0), timeout_ms, "the deletion continues", answer, RESIGNED)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.controller.admin.admin_requests import CreatePartitions
-from paceline.controller.admin.admin_values import CreatePartitionsResult, NewPartitions
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.context import ControllerContext
 from paceline.controller.topics.create_delete_topics import MAX_TOPIC_NODE_BYTES
@@ -22,6 +21,7 @@ from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Response, SetData, ZkCode
+from paceline.model.admin import NewPartitions, NewPartitionsResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidPartitionsError,
@@ -60,12 +60,12 @@ class PartitionCreation:
     def create_partitions(self, event: CreatePartitions) -> Flow[None]:
         """Validate, write the topic nodes, create the partitions; reply after the new leaders have acknowledged."""
         outcomes: dict[str, Growth | PacelineError] = {}
-        names = [topic.name for topic in event.topics]
+        names = [new.topic for new in event.topics]
         times = Counter(names)
-        wanted = {topic.name: topic for topic in event.topics if times[topic.name] == 1}
-        for topic in event.topics:
-            if topic.name not in wanted:
-                outcomes[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
+        wanted = {new.topic: new for new in event.topics if times[new.topic] == 1}
+        for name in names:
+            if name not in wanted:
+                outcomes[name] = InvalidRequestError(f"topic {name!r} is listed more than once")
         yield from self._write_all(wanted, event.validate_only, outcomes)
         grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
         if grown and not event.validate_only:
@@ -125,23 +125,23 @@ class PartitionCreation:
                 kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
                 outcomes[name] = kind(f"the node of topic {name!r} keeps changing")
 
-    def _growth(self, topic: NewPartitions, node: znodes.TopicAssignment, budget: int) -> Growth:
+    def _growth(self, new: NewPartitions, node: znodes.TopicAssignment, budget: int) -> Growth:
         present = node.partitions
         moving = [p for p in sorted(present) if present[p].is_being_reassigned]
-        if moving or any(tp in self.context.being_reassigned for tp in self.context.partitions_of(topic.name)):
-            raise ReassignmentInProgressError(f"a partition of topic {topic.name!r} is being reassigned")
+        if moving or any(tp in self.context.being_reassigned for tp in self.context.partitions_of(new.topic)):
+            raise ReassignmentInProgressError(f"a partition of topic {new.topic!r} is being reassigned")
         if 0 not in present:
-            raise InvalidTopicError(f"topic {topic.name!r} has no partition 0 to take the number of replicas from")
+            raise InvalidTopicError(f"topic {new.topic!r} has no partition 0 to take the number of replicas from")
         first = max(present) + 1
-        added = topic.count - first
+        added = new.count - first
         if added <= 0:
             raise InvalidPartitionsError(
-                f"topic {topic.name!r} has {first} partitions already, not fewer than {topic.count}"
+                f"topic {new.topic!r} has {first} partitions already, not fewer than {new.count}"
             )
         if added > budget:
             raise InvalidPartitionsError(f"more than {self.config.max_partitions_per_request} partitions at once")
-        if topic.assignments:
-            rows: Mapping[int, Sequence[int]] = dict(enumerate(_manual(self.context, topic, added, present[0]), first))
+        if new.assignments:
+            rows: Mapping[int, Sequence[int]] = dict(enumerate(_manual(self.context, new, added, present[0]), first))
         else:
             rows = self._automatic(first, added, present[0])
         return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in rows.items()}
@@ -157,11 +157,11 @@ class PartitionCreation:
         return place_replicas(racks, added, len(like.replicas), self.rng, start, first)
 
 
-def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | None) -> CreatePartitionsResult:
+def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | None) -> NewPartitionsResult:
     if isinstance(outcome, PacelineError):
-        return CreatePartitionsResult(name, outcome)
+        return NewPartitionsResult(name, outcome)
     rows = tuple(outcome[partition].replicas for partition in sorted(outcome))
-    return CreatePartitionsResult(name, late, min(outcome), rows)
+    return NewPartitionsResult(name, late, min(outcome), rows)
 
 
 def _node(context: ControllerContext, name: str, response: Response) -> tuple[znodes.TopicAssignment, int]:
@@ -176,16 +176,16 @@ def _node(context: ControllerContext, name: str, response: Response) -> tuple[zn
 
 
 def _manual(
-    context: ControllerContext, topic: NewPartitions, added: int, like: ReplicaAssignment
+    context: ControllerContext, new: NewPartitions, added: int, like: ReplicaAssignment
 ) -> Sequence[tuple[int, ...]]:
-    if len(topic.assignments) != added:
-        raise InvalidReplicaAssignmentError(f"{added} partitions are new, {len(topic.assignments)} are placed")
-    check_manual_placement(topic.assignments, context.live_broker_ids())
-    if len(topic.assignments[0]) != len(like.replicas):
+    if len(new.assignments) != added:
+        raise InvalidReplicaAssignmentError(f"{added} partitions are new, {len(new.assignments)} are placed")
+    check_manual_placement(new.assignments, context.live_broker_ids())
+    if len(new.assignments[0]) != len(like.replicas):
         raise InvalidReplicaAssignmentError(
-            f"the other partitions have {len(like.replicas)} replicas, not {len(topic.assignments[0])}"
+            f"the other partitions have {len(like.replicas)} replicas, not {len(new.assignments[0])}"
         )
-    return topic.assignments
+    return [tuple(replicas) for replicas in new.assignments]
 
 
 def _grown(node: znodes.TopicAssignment, growth: Growth) -> bytes:

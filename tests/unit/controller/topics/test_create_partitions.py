@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import CreatePartitions, DescribeConfigs, ListPartitionReassignments
-from paceline.controller.admin.admin_values import NewPartitions, NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.topics import create_partitions
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, Multi, SetData
+from paceline.model.admin import NewPartitions
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidPartitionsError,
@@ -96,7 +97,7 @@ def test_a_topic_listed_twice_is_refused_and_other_topics_grow() -> None:
     cluster.create(NewTopic("b", assignments=((1, 2),)))
     results = grow(cluster, NewPartitions("a", 2), NewPartitions("b", 2), NewPartitions("a", 3))
     assert kinds(results) == [InvalidRequestError, None, InvalidRequestError]
-    assert [result.name for result in results] == ["a", "b", "a"]
+    assert [result.topic for result in results] == ["a", "b", "a"]
     assert len(cluster.data(znodes.topic_path("a"))["partitions"]) == 1
 
 

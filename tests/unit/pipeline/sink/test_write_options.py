@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from paceline.log.record_batch import parse_header
+from paceline.model.admin import PartitionDescription
 from paceline.model.errors import ErrorCode, PacelineError, TopicAlreadyExistsError
 from paceline.pipeline.sink import staging
 from paceline.pipeline.sink.columns import check_columns
@@ -17,7 +18,7 @@ from paceline.pipeline.sink.staging import ensure_staging_topic
 from paceline.pipeline.sink.writer import write_task
 from paceline.v1 import log_service_pb2
 from paceline_client.cluster_view import ClusterView
-from paceline_client.metadata import PartitionDescription, TopicDescription
+from paceline_client.metadata import TopicDescription
 from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import decoded
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
