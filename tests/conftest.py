@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
+from tests.support.embedded_zookeeper import embedded_zookeeper
 
 # With PYTHONDONTWRITEBYTECODE each process that a test starts compiles the services again, 2 s of processor and five
 # processes in a cluster, and pytest rewrites the assertions of every test file again.
@@ -69,7 +70,7 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
         jars_path()
     except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
         pytest.skip(str(error))
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+    with embedded_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
 

@@ -22,12 +22,12 @@ from kazoo.client import KazooClient
 
 from paceline.coordination import znodes
 from paceline.log.record_batch import NewRecord, encode_batch
-from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.runtime.lifecycle import ExitCode
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+from tests.support.embedded_zookeeper import embedded_zookeeper
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
@@ -127,7 +127,7 @@ def until(condition: Callable[[], Any], timeout_s: float = LONG_S, why: Callable
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+    with embedded_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server.address
 
 
@@ -389,7 +389,7 @@ def test_an_id_in_use_by_a_live_broker_is_refused(
 def test_z5_a_zookeeper_that_lost_its_data_ends_brokers_and_controllers_with_a_clear_error(
     tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
-    server = processes.enter_context(EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mib=64))
+    server = processes.enter_context(embedded_zookeeper(tmp_path / "zookeeper", heap_mib=64))
     session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS // 2}"
     connect = f"{server.address}/wiped"
     controllers = [
@@ -411,7 +411,7 @@ def test_z5_a_zookeeper_that_lost_its_data_ends_brokers_and_controllers_with_a_c
 def test_a_controller_is_ready_while_it_is_active_or_knows_the_active_one(
     tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
-    server = processes.enter_context(EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mib=64))
+    server = processes.enter_context(embedded_zookeeper(tmp_path / "zookeeper", heap_mib=64))
     session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS // 2}"
     connect = f"{server.address}/readiness"
     stubs = []

@@ -14,6 +14,7 @@ from paceline.v1 import log_service_pb2 as pb
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline.v1.record_pb2 import Record, RecordList
 from paceline_client import Admin
+from tests.support.embedded_zookeeper import pause, resume
 from tests.support.waiting import eventually
 
 TOPIC = "proved"
@@ -78,7 +79,7 @@ def test_an_outage_of_zookeeper_stops_no_leader_and_the_loss_of_followers_does(t
             leader = Leader(channel)
             eventually(lambda: leader.produce(pb.ACKS_ALL) == 0, LONG_S, "the first record is written")
 
-            cluster.zookeeper.pause()
+            pause(cluster.zookeeper)
             cluster.pause(cluster.controller(0))
             until, written, refused = time.monotonic() + OUTAGE_S, 0, 0
             while time.monotonic() < until:
@@ -98,8 +99,8 @@ def test_an_outage_of_zookeeper_stops_no_leader_and_the_loss_of_followers_does(t
             eventually(lambda: leader.produce(pb.ACKS_ALL) == 0, LONG_S, "the follower's fetches prove the leadership")
             eventually(lambda: leader.is_ready, LONG_S, "the leader is ready")
             cluster.resume(cluster.controller(0))
-            cluster.zookeeper.resume()
+            resume(cluster.zookeeper)
     finally:
         if cluster.zookeeper is not None:
-            cluster.zookeeper.resume()
+            resume(cluster.zookeeper)
         cluster.stop()

@@ -19,7 +19,6 @@ from paceline.dev.ports import free_plan
 from paceline.model.errors import LeaderNotAvailableError
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChangeKind
-from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
@@ -34,6 +33,7 @@ from tests.integration.test_broker_process import (
     until,
     wait_for_controller,
 )
+from tests.support.embedded_zookeeper import embedded_zookeeper
 from tests.support.stub_client import StubClient
 
 TICK_MS = 500
@@ -44,7 +44,7 @@ IN_FLIGHT = 5
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[str]:
-    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
+    with embedded_zookeeper(tmp_path / "zookeeper") as server:
         yield server.address
 
 

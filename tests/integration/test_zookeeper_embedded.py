@@ -15,6 +15,7 @@ from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.runtime import embedded_zookeeper as embedded
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
+from tests.support.embedded_zookeeper import embedded_zookeeper, pause, resume
 from tests.support.zookeeper.recorder import Recorder
 
 needs_java = pytest.mark.zookeeper
@@ -28,7 +29,7 @@ def own_server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
         embedded.jars_path()
     except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
         pytest.skip(str(error))
-    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64) as server:
+    with embedded_zookeeper(tmp_path / "zk", heap_mib=64) as server:
         yield server
 
 
@@ -47,11 +48,11 @@ def test_nodes_and_sessions_survive_a_restart_and_pauses_are_waited_out(own_serv
     assert own_server.port == port
     scheduler.run_until(lambda: client.connected)
     assert client.session_id == session_id
-    own_server.pause()
+    pause(own_server)
     answers = recorder.submit(GetData("/p"), Exists("/e"))
     scheduler.run_for(200)
     assert not answers
-    own_server.resume()
+    resume(own_server)
     scheduler.run_until(lambda: bool(answers))
     assert [answer.code for answer in answers] == [ZkCode.OK, ZkCode.OK]
     assert recorder.states == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.CONNECTED]
@@ -71,7 +72,7 @@ def test_long_and_short_sessions_are_granted_and_answers_to_four_letter_words(ow
 def test_a_stopped_server_leaves_no_process_and_frees_its_port(own_server: EmbeddedZooKeeper) -> None:
     pid = own_server.pid
     assert pid is not None
-    own_server.pause()
+    pause(own_server)
     own_server.stop()
     own_server.stop()
     assert own_server.pid is None
@@ -85,8 +86,8 @@ def test_a_stopped_server_leaves_no_process_and_frees_its_port(own_server: Embed
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
 def test_the_server_ends_when_its_parent_is_killed(zookeeper_server: EmbeddedZooKeeper, tmp_path: Path) -> None:
     program = (
-        "import sys; from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper\n"
-        f"server = EmbeddedZooKeeper({str(tmp_path / 'child')!r}, heap_mib=64); server.start()\n"
+        "import sys; from pathlib import Path; from tests.support.embedded_zookeeper import embedded_zookeeper\n"
+        f"server = embedded_zookeeper(Path({str(tmp_path / 'child')!r}), heap_mib=64); server.start()\n"
         "print(server.pid, server.port, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
@@ -116,7 +117,7 @@ def test_a_port_that_is_taken_is_a_start_error_with_the_reason(own_server: Embed
 def test_without_java_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaNotFoundError, match="apt-get install openjdk-17-jre-headless"):
-        EmbeddedZooKeeper(tmp_path).start()
+        embedded_zookeeper(tmp_path).start()
 
 
 def test_without_pysparks_jars_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

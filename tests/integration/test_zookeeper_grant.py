@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from paceline.coordination.interface import Create, Exists, SessionState, ZkCode
-from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.zookeeper_backends import RealBackend
+from tests.support.embedded_zookeeper import embedded_zookeeper
 
 pytestmark = pytest.mark.zookeeper
 
@@ -18,7 +18,7 @@ ASKED_MS = 120_000
 def test_a_client_that_was_granted_a_shorter_session_is_in_doubt_when_that_one_may_have_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with EmbeddedZooKeeper(tmp_path, max_session_timeout_ms=GRANTED_MS) as server:
+    with embedded_zookeeper(tmp_path, max_session_timeout_ms=GRANTED_MS) as server:
         backend = RealBackend(server, f"{server.address}/grant")
         try:
             client, other = backend.client(ASKED_MS), backend.client(ASKED_MS)
@@ -38,7 +38,7 @@ def test_a_client_that_was_granted_a_shorter_session_is_in_doubt_when_that_one_m
 def test_a_client_that_keeps_sending_notices_a_dead_connection_within_the_session_it_was_granted(
     tmp_path: Path,
 ) -> None:
-    with EmbeddedZooKeeper(tmp_path, max_session_timeout_ms=GRANTED_MS) as server:
+    with embedded_zookeeper(tmp_path, max_session_timeout_ms=GRANTED_MS) as server:
         backend = RealBackend(server, f"{server.address}/grant")
         try:
             client = backend.client(ASKED_MS)

@@ -19,6 +19,7 @@ from paceline.runtime import embedded_zookeeper as embedded
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.security.certificates import CertificateAuthority
 from tests.integration.real_time import PumpedScheduler
+from tests.support.embedded_zookeeper import embedded_zookeeper
 from tests.support.zookeeper.recorder import Recorder
 
 pytestmark = pytest.mark.zookeeper
@@ -40,7 +41,7 @@ def java() -> None:
 @pytest.fixture
 def server(java: None, tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
     """Start a server that accepts only the user ``paceline``."""
-    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD)) as one:
+    with embedded_zookeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD)) as one:
         yield one
 
 
@@ -130,7 +131,7 @@ def test_tls_carries_large_answers_and_refuses_foreign_authorities(java: None, t
         ZooKeeperSecurity("paceline", PASSWORD, True, True, str(tmp_path / ca / "ca.crt")) for ca in ("ca", "other")
     )
     scheduler = PumpedScheduler()
-    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD), tls=tls) as server:
+    with embedded_zookeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD), tls=tls) as server:
         client, foreign = client_of(server, ours, scheduler), client_of(server, theirs, scheduler)
         recorder = Recorder(client)
         Recorder(foreign)

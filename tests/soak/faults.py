@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from paceline.dev.local_cluster import Node
 from tests.soak.sandbox import Sandbox
+from tests.support.embedded_zookeeper import pause, resume
 
 SESSION_S = 6.0
 Fault = Callable[[Sandbox, random.Random], str]
@@ -47,11 +48,11 @@ def pause_zookeeper(cluster: Sandbox, chance: random.Random) -> str:
     """Pause ZooKeeper for less or more than the session timeout."""
     assert cluster.zookeeper is not None
     paused_s = chance.uniform(0.3, 2.5) * SESSION_S
-    cluster.zookeeper.pause()
+    pause(cluster.zookeeper)
     try:
         time.sleep(paused_s)
     finally:
-        cluster.zookeeper.resume()
+        resume(cluster.zookeeper)
     return f"ZooKeeper paused for {paused_s:.1f} s"
 
 

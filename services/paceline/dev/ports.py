@@ -80,7 +80,7 @@ def load_plan(directory: Path, controllers: int, brokers: int, host: str = "127.
 def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
     """Return distinct ports that are free, and that no other process chooses while this one lives."""
     count = 1 + controllers * (len(CONTROLLER_DEFAULTS) + 1) + brokers * (len(BROKER_DEFAULTS) + 1)
-    ports = iter(_free_ports(count, host))
+    ports = iter(free_ports(count, host))
     return PortPlan(
         zookeeper=next(ports),
         controllers=tuple(
@@ -131,7 +131,7 @@ def _reserve(ports: Sequence[int]) -> bool:
     return True
 
 
-def _free_ports(count: int, host: str) -> list[int]:
+def free_ports(count: int, host: str) -> list[int]:
     """Pick ports above the documented ones and below the range from which the kernel takes outgoing connections."""
     chance = random.SystemRandom()
     found: list[int] = []

@@ -5,13 +5,10 @@ For development and tests. Standard library only; needs a Java runtime.
 
 import atexit
 import ctypes
-import errno
 import importlib.util
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +25,6 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-_PORT_ATTEMPTS = 3
 _MAX_CONNECTIONS = 1_000
 """From one address; every process of a local cluster has one."""
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +36,6 @@ _TLS_CONFIG = (
     "ssl.keyStore.type=PEM\nssl.clientAuth=none\n"
     "ssl.trustStore.type=PEM\n"  # trusts no client, but without this store each connection logs a warning
 )
-_FIRST_PORT, _LAST_PORT = 10_240, 32_000
 
 
 def java_path() -> str:
@@ -79,7 +74,7 @@ class EmbeddedZooKeeper:
 
     Args:
         data_dir: created if missing; contains snapshots, transaction log, configuration and ``zookeeper.log``.
-        port: 0 picks a free port, which is kept across restarts.
+        port: the port for clients.
         tick_time_ms: a session ends within its timeout plus one tick.
         max_session_timeout_ms: longest session timeout of a client.
         heap_mib: size of the Java heap.
@@ -93,7 +88,7 @@ class EmbeddedZooKeeper:
     def __init__(
         self,
         data_dir: str | Path,
-        port: int = 0,
+        port: int,
         tick_time_ms: int = 500,
         max_session_timeout_ms: int = 60_000,
         heap_mib: int = 128,
@@ -152,18 +147,7 @@ class EmbeddedZooKeeper:
         """
         if self.running:
             return
-        java, jars = java_path(), jars_path()
-        pick_port = self.port == 0
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            if pick_port:
-                self.port = _free_port(self.host)
-            try:
-                self._launch(java, jars)
-                return
-            except ZooKeeperStartError:
-                # Another process may have taken the free port meanwhile.
-                if not pick_port or attempt == _PORT_ATTEMPTS:
-                    raise
+        self._launch(java_path(), jars_path())
 
     def stop(self) -> None:
         """Stop the server, with SIGKILL if it does not stop in time; does nothing if the server is not running."""
@@ -189,23 +173,10 @@ class EmbeddedZooKeeper:
             self._process = None
             atexit.unregister(self.stop)
 
-    def pause(self) -> None:
-        """Suspend the process: connections stay open, but the server does not answer."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue a paused process."""
-        self._signal(signal.SIGCONT)
-
     def command(self, word: str, timeout_s: float = 30.0) -> str:
         """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without an answer."""
         security = ZooKeeperSecurity(tls=True, ca_file=str(self._tls.ca)) if self._tls else NO_SECURITY
         return four_letter_word(self.host, self.port, word, timeout_s, security).decode(errors="replace")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is None:
-            raise RuntimeError("the server is not running")
-        self._process.send_signal(number)
 
     def _launch(self, java: str, jars: Path) -> None:
         config = self._write_config()
@@ -317,25 +288,6 @@ def _class_path(jars: Path) -> str:
     # Put the few needed jars first: the JVM opens them in order, and Spark's folder has hundreds.
     first = [str(path) for pattern in ("zookeeper*", "slf4j-api*", "log4j-*") for path in sorted(jars.glob(pattern))]
     return ":".join([*first, f"{jars}/*"])
-
-
-def _free_port(host: str) -> int:
-    """Pick a port below the kernel's ephemeral range, so that no outgoing connection takes it while the server is down.
-
-    The server's own clients, which reconnect continuously, would be the most likely to take it.
-    """
-    chance = random.SystemRandom()
-    while True:
-        port = chance.randrange(_FIRST_PORT, _LAST_PORT)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as failure:
-                if failure.errno != errno.EADDRINUSE:
-                    raise
-            else:
-                return port
 
 
 def _die_with_parent() -> Callable[[], None] | None:
