@@ -16,10 +16,9 @@ from paceline.controller.admin.admin_values import (
     ConfigOperation,
     ConfigResource,
     ElectionType,
-    NewTopic,
     ResourceType,
 )
-from paceline.model.admin import NewPartitions
+from paceline.model.admin import NewPartitions, NewTopic
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.controller.admin.admin_requests import CreateTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.events import ControlledShutdown
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
+from paceline.model.admin import NewTopic
 from paceline.model.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -286,7 +286,7 @@ class SimulatedBrokerTransport:
         """Request the creation of an internal topic from a controller."""
         life = self._life
         asked = control.internal_topic_from_proto(control.internal_topic_to_proto(topic))
-        new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
+        new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs)
 
         def handle(reply: Callable[[Exception | None], None]) -> None:
             target = life.cluster.controller_named(controller.host)
@@ -296,6 +296,7 @@ class SimulatedBrokerTransport:
                         (new,),
                         1_000,
                         False,
+                        internal=True,
                         reply=lambda answer: reply(answer if isinstance(answer, Exception) else answer[0].error),
                     )
                 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.model.admin import ElectionResult as ElectionResult
     from paceline.model.admin import NewPartitions as NewPartitions
     from paceline.model.admin import NewPartitionsResult as NewPartitionsResult
+    from paceline.model.admin import NewTopic as NewTopic
     from paceline.model.admin import PartitionDescription as PartitionDescription
     from paceline.model.admin import ReassignmentResult as ReassignmentResult
     from paceline.model.admin import ReplicaDescription as ReplicaDescription
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from paceline.model.tls import TlsFiles as TlsFiles
     from paceline_client.admin import Admin as Admin
     from paceline_client.admin import ClusterDescription as ClusterDescription
-    from paceline_client.admin import NewTopic as NewTopic
     from paceline_client.admin import PartitionReplicasDescription as PartitionReplicasDescription
     from paceline_client.admin_configs import ConfigChange as ConfigChange
     from paceline_client.admin_configs import ConfigEntry as ConfigEntry
@@ -78,13 +78,13 @@ if TYPE_CHECKING:
     from paceline_client.subscription import OffsetReset as OffsetReset
 
 _MODULES = {
-    "paceline.model.admin": "ElectionResult NewPartitions NewPartitionsResult PartitionDescription "
-    "ReassignmentResult ReplicaDescription TopicResult",
+    "paceline.model.admin": "ElectionResult NewPartitions NewPartitionsResult NewTopic "
+    "PartitionDescription ReassignmentResult ReplicaDescription TopicResult",
     "paceline.model.errors": "ErrorCode PacelineError",
     "paceline.model.identifiers": "TopicPartition",
     "paceline.model.state_change": "StateChange StateChangeKind",
     "paceline.model.tls": "TlsFiles",
-    "paceline_client.admin": "Admin ClusterDescription NewTopic PartitionReplicasDescription",
+    "paceline_client.admin": "Admin ClusterDescription PartitionReplicasDescription",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
     "paceline_client.admin_digests": "RangeDigest",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",

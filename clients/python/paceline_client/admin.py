@@ -6,14 +6,14 @@ records, `admin_watch.py` event streams, `admin_connection.py` the choice of ser
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from paceline.model.addresses import address_of
-from paceline.model.admin import PartitionDescription, ReplicaDescription, TopicResult
+from paceline.model.admin import NewTopic, PartitionDescription, ReplicaDescription, TopicResult
 from paceline.model.errors import (
     ErrorCode,
     LeaderNotAvailableError,
@@ -51,18 +51,6 @@ from paceline_client.admin_records import RecordAdmin
 from paceline_client.admin_watch import WatchAdmin
 from paceline_client.errors import sendable
 from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create; None means the controller's default."""
-
-    name: str
-    partitions: int | None = None
-    replication_factor: int | None = None
-    assignments: Sequence[Sequence[int]] = ()
-    """Manual placement: broker ids per partition, the preferred leader first. The other two numbers must be None."""
-    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,22 @@
 """Values of administration that clients and servers share: parts of requests, results, descriptions."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; None means the controller's default."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    assignments: Sequence[Sequence[int]] = ()
+    """Manual placement: broker ids per partition, the preferred leader first. The other two numbers must be None."""
+    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.events import ControlledShutdown
 from paceline.controller.node import ControllerNode
@@ -25,7 +24,7 @@ from paceline.coordination.interface import (
     SetData,
 )
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.model.admin import ReassignmentResult, TopicResult
+from paceline.model.admin import NewTopic, ReassignmentResult, TopicResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     BrokerHeartbeatRequest,

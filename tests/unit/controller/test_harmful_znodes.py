@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LeaderAndIsrRequest, StopReplicaRequest
 from paceline.rpc.convert import control

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response
+from paceline.model.admin import NewTopic
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig

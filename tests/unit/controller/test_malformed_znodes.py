@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, SetData
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 MEGABYTE = 1_000_000

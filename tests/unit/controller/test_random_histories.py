@@ -8,9 +8,9 @@ import re
 import pytest
 
 from paceline.controller.admin.admin_requests import CreateTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, SetData, WatchType
+from paceline.model.admin import NewTopic
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from tests.support.reassignments import running_reassignments, start_reassignments

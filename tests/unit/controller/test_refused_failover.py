@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 

@@ -1,7 +1,7 @@
 """A node that ZooKeeper refuses to read still exists: no broker counts as dead, and no state is forgotten."""
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import Cluster, tp
 
 STATE = znodes.partition_state_path(tp("a-0"))

@@ -1,8 +1,8 @@
 """After a reconnect all watches are lost: each is set again even if ZooKeeper refuses the work of another."""
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ControllerContext
 from paceline.controller.node import ControllerNode
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
+from paceline.model.admin import NewTopic
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Response, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.settings import ControllerConfig
 from tests.origins.leader_election import (
     LeaderNode,

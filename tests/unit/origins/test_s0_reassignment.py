@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.model.admin import NewTopic
 from paceline.model.control import LeaderAndIsrRequest
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.origins.leader_election import may_lead

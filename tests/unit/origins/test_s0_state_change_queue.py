@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.model.admin import NewTopic
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from tests.origins.state_change_queue import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import LeaderAndIsrRequest, StopReplicaRequest
 from paceline.model.errors import ErrorCode

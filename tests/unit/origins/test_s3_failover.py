@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData
 from paceline.log.record_batch import NewRecord, encode_batch
+from paceline.model.admin import NewTopic
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition

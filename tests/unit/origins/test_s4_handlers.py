@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from paceline.controller import events as ev
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.state_change import StateChangeKind
 from tests.support.reassignments import running_reassignments
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable
 
 from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.controller.admin.admin_requests import CreateTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.node import ControllerNode
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.model.admin import PartitionDescription
+from paceline.model.admin import NewTopic, PartitionDescription
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import ControlRequest, ControlResponse, Endpoint, LiveBroker
 from paceline.model.errors import PacelineError, error_for

@@ -8,12 +8,18 @@ from paceline.controller.admin.admin_values import (
     ConfigResource,
     DescribeConfigsResult,
     ElectionType,
-    NewTopic,
     OngoingReassignment,
     RequestedReassignment,
 )
 from paceline.controller.events import ControllerState, Request
-from paceline.model.admin import ElectionResult, NewPartitions, NewPartitionsResult, ReassignmentResult, TopicResult
+from paceline.model.admin import (
+    ElectionResult,
+    NewPartitions,
+    NewPartitionsResult,
+    NewTopic,
+    ReassignmentResult,
+    TopicResult,
+)
 from paceline.model.identifiers import TopicPartition
 
 
@@ -24,6 +30,8 @@ class CreateTopics(Request[list[TopicResult]]):
     topics: tuple[NewTopic, ...]
     timeout_ms: int
     validate_only: bool
+    internal: bool = False
+    """Whether the request is from a broker, which may create internal topics."""
     state = ControllerState.TOPIC_CHANGE
 
 

@@ -3,32 +3,12 @@
 Source: KIP-195, KIP-339, KIP-455, KIP-460.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
-
-# topics
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create: either partition and replica counts, or a manual placement."""
-
-    name: str
-    partitions: int | None = None
-    """None means ``num.partitions``."""
-    replication_factor: int | None = None
-    """None means ``default.replication.factor``."""
-    assignments: tuple[tuple[int, ...], ...] = ()
-    """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
-    configs: Mapping[str, str] = field(default_factory=dict)
-    internal: bool = False
-    """Whether the request is from a broker, which may create internal topics."""
-
 
 # partitions
 

@@ -27,7 +27,6 @@ from paceline.controller.admin.admin_values import (
     ConfigResource,
     DescribeConfigsResult,
     ElectionType,
-    NewTopic,
     OngoingReassignment,
     RequestedReassignment,
     ResourceType,
@@ -41,7 +40,7 @@ from paceline.controller.service.metadata_servicer import (
 )
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
-from paceline.model.admin import NewPartitions, NewPartitionsResult, TopicResult
+from paceline.model.admin import NewPartitions, NewPartitionsResult, NewTopic, TopicResult
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (

@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 
 from paceline import __version__
 from paceline.controller.admin.admin_requests import CreateTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.events import ControlledShutdown, Request
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.admin import NewTopic
 from paceline.model.control import Endpoint
 from paceline.model.errors import (
     NotControllerError,
@@ -191,8 +191,8 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     ) -> controller_pb.CreateInternalTopicResponse:
         """Create an internal topic for a broker; waits for its leaders only briefly."""
         asked = control.internal_topic_from_proto(request)
-        topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
-        (result,) = self._ask(partial(CreateTopics, (topic,), INTERNAL_TOPIC_WAIT_MS, False))
+        topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs)
+        (result,) = self._ask(partial(CreateTopics, (topic,), INTERNAL_TOPIC_WAIT_MS, False, internal=True))
         return controller_pb.CreateInternalTopicResponse(error=error_to_proto(errors_pb2.TopicError, result.error))
 
     def _ask(self, request: Callable[..., Request[T]]) -> T:

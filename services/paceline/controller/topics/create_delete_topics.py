@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters, topic_of
 from paceline.controller.context import ControllerContext
 from paceline.controller.topics.topic_validation import TopicValidator
@@ -15,7 +14,7 @@ from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Exists, Multi, SetData, ZkCode
-from paceline.model.admin import TopicResult
+from paceline.model.admin import NewTopic, TopicResult
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidConfigError,
@@ -61,7 +60,7 @@ class TopicRequests:
 
     def create(self, event: CreateTopics) -> Flow[None]:
         """Validate the topics and write their nodes and configurations; the topic watch triggers the other steps."""
-        placed = self._validator.place_all(event.topics, self._context.unlisted_topics)
+        placed = self._validator.place_all(event.topics, event.internal, self._context.unlisted_topics)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
         errors: dict[str, PacelineError] = {}

@@ -8,10 +8,10 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ControllerContext
 from paceline.controller.topics.placement import place_replicas
 from paceline.log.log_config import LogConfig
+from paceline.model.admin import NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidPartitionsError,
@@ -35,9 +35,9 @@ class TopicValidator:
         self._rng = rng
 
     def place_all(
-        self, topics: Sequence[NewTopic], unlisted: Iterable[str] = ()
+        self, topics: Sequence[NewTopic], internal: bool, unlisted: Iterable[str] = ()
     ) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
-        """Return the replicas of each topic, or the error.
+        """Return the replicas of each topic, or the error; only with ``internal`` may it be an internal topic.
 
         ``unlisted`` are topics whose nodes were written but that the controller has not read from ZooKeeper yet.
         """
@@ -50,7 +50,7 @@ class TopicValidator:
                 placed[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
                 continue
             try:
-                placement = self._place(topic, taken, budget)
+                placement = self._place(topic, internal, taken, budget)
             except PacelineError as error:
                 placed[topic.name] = error
                 continue
@@ -59,9 +59,11 @@ class TopicValidator:
             placed[topic.name] = placement
         return placed
 
-    def _place(self, topic: NewTopic, taken: Mapping[str, str], budget: int) -> dict[int, ReplicaAssignment]:
+    def _place(
+        self, topic: NewTopic, internal: bool, taken: Mapping[str, str], budget: int
+    ) -> dict[int, ReplicaAssignment]:
         validate_topic_name(topic.name)
-        if topic.name in INTERNAL_TOPICS and not topic.internal:
+        if topic.name in INTERNAL_TOPICS and not internal:
             raise InvalidTopicError(f"topic {topic.name!r} is an internal topic")
         holder = taken.get(collision_key(topic.name))
         if holder == topic.name:
@@ -74,7 +76,7 @@ class TopicValidator:
             if topic.partitions is not None or topic.replication_factor is not None:
                 raise InvalidRequestError("counts and a manual placement cannot be combined")
             check_manual_placement(topic.assignments, self._context.brokers)
-            placement = dict(enumerate(topic.assignments))
+            placement: Mapping[int, Sequence[int]] = dict(enumerate(topic.assignments))
         else:
             placement = self._automatic(topic, budget)
         if len(placement) > budget:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.brokers.broker_leases import BrokerLeases
+from paceline.model.admin import NewTopic
 from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from paceline.model.errors import ErrorCode, NotControllerError
 from tests.support.virtual_time import VirtualTime

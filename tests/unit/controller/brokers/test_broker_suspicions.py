@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.brokers.broker_suspicions import FIRST_DAMPING_MS, Evidence
+from paceline.model.admin import NewTopic
 from paceline.model.state_change import StateChangeKind
 from tests.unit.controller.cluster import Cluster
 

@@ -1,9 +1,9 @@
 """A standby replaces a controller whose process is dead before the ZooKeeper session of that process ends."""
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.events import ActiveControllerDead
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
 STANDBY = CONTROLLER_ID + 1

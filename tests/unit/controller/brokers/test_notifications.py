@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.brokers.isr_notifications import IsrNotifications
 from paceline.controller.election.preferred_election import PreferredElections
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.identifiers import TopicPartition
 from tests.support.reassignments import running_reassignments
 from tests.unit.controller.cluster import Cluster, tp

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import ElectionType, NewTopic
+from paceline.controller.admin.admin_values import ElectionType
 from paceline.controller.brokers.unreached_leaders import HOLD_MS, unreached_brokers
+from paceline.model.admin import NewTopic
 from paceline.model.control import BrokerHeartbeatRequest
 from paceline.model.errors import PreferredLeaderNotAvailableError
 from paceline.model.settings import ControllerConfig

@@ -5,9 +5,9 @@ Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM 
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 

@@ -11,7 +11,6 @@ from paceline.controller.admin.admin_values import (
     ConfigOperation,
     ConfigResource,
     ConfigSource,
-    NewTopic,
     ResourceType,
 )
 from paceline.controller.configs import topic_configs
@@ -19,6 +18,7 @@ from paceline.controller.configs.config_changes import NOTICE_KEPT_MS, NOTICES_K
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Multi, SetData
 from paceline.log.log_config import TOPIC_KEYS
+from paceline.model.admin import NewTopic
 from paceline.model.errors import (
     InvalidConfigError,
     InvalidRequestError,

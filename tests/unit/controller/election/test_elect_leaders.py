@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import ElectLeaders
-from paceline.controller.admin.admin_values import ElectionType, NewTopic
+from paceline.controller.admin.admin_values import ElectionType
+from paceline.model.admin import NewTopic
 from paceline.model.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,

@@ -7,7 +7,6 @@ import pytest
 
 from paceline.controller import event_handler as event_handler
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.election.controller_election import ControllerElection
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
@@ -22,6 +21,7 @@ from paceline.coordination.interface import (
     ZkCode,
     ZooKeeper,
 )
+from paceline.model.admin import NewTopic
 from paceline.model.errors import NotControllerError, RequestTimedOutError
 from paceline.model.state_change import StateChangeKind
 from tests.support.virtual_time import VirtualTime

@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, GetData, SetData
+from paceline.model.admin import NewTopic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 GARBAGE = [b"", b"seven", b'{"version":1}', b"\xff", b"-1", b"99999999999"]

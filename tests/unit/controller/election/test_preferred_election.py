@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import SetData
 from paceline.coordination.znodes.json_codec import encode_json
+from paceline.model.admin import NewTopic
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, started, tp
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.state.leader_election import elect_offline
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.control import LiveBroker
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig

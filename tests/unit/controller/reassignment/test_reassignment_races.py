@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.reassignment.reassignment_steps import RETRY_MS
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
+from paceline.model.admin import NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.support.reassignments import start_reassignments

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from paceline.controller.admin.admin_requests import AlterPartitionReassignments
-from paceline.controller.admin.admin_values import AwaitedReason, NewTopic
+from paceline.controller.admin.admin_values import AwaitedReason
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, ZkCode
+from paceline.model.admin import NewTopic
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, Multi, Request, SetData
 from paceline.coordination.znodes.journal import decode_journal, encode_journal
+from paceline.model.admin import NewTopic
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig

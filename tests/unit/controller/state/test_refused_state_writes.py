@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete
+from paceline.model.admin import NewTopic
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from tests.support.zookeeper.link import Link

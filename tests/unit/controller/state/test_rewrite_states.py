@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Multi, SetData
+from paceline.model.admin import NewTopic
 from tests.support.zookeeper.client import MemoryZooKeeper
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState as P
 from paceline.controller.context import Replica
@@ -11,6 +10,7 @@ from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import Delete, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 

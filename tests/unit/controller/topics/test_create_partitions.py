@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import CreatePartitions, DescribeConfigs, ListPartitionReassignments
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.topics import create_partitions
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, Multi, SetData
-from paceline.model.admin import NewPartitions
+from paceline.model.admin import NewPartitions, NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidPartitionsError,

@@ -1,8 +1,7 @@
 """A topic whose nodes ZooKeeper refuses to write does not fail the request for the other topics."""
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
-from paceline.model.admin import NewPartitions
+from paceline.model.admin import NewPartitions, NewTopic
 from paceline.model.errors import UnknownServerError
 from tests.unit.controller.admin_calls import grow, kinds
 from tests.unit.controller.cluster import Cluster

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.node import ControllerNode
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Request, SetData
+from paceline.model.admin import NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import UpdateMetadataRequest
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ReplicaState
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, WatchType, ZkCode
 from paceline.coordination.znodes.json_codec import encode_json
+from paceline.model.admin import NewTopic
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode

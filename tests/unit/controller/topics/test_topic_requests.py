@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
-from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi
+from paceline.model.admin import NewTopic
 from paceline.model.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
