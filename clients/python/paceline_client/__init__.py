@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paceline.model.admin import ReassignmentResult as ReassignmentResult
     from paceline.model.admin import ReplicaDescription as ReplicaDescription
     from paceline.model.admin import TopicResult as TopicResult
+    from paceline.model.client_io import RangeDigest as RangeDigest
     from paceline.model.errors import ErrorCode as ErrorCode
     from paceline.model.errors import PacelineError as PacelineError
     from paceline.model.identifiers import TopicPartition as TopicPartition
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from paceline_client.admin_configs import ConfigChange as ConfigChange
     from paceline_client.admin_configs import ConfigEntry as ConfigEntry
     from paceline_client.admin_configs import ConfigResult as ConfigResult
-    from paceline_client.admin_digests import RangeDigest as RangeDigest
     from paceline_client.admin_groups import GroupDescription as GroupDescription
     from paceline_client.admin_groups import GroupListing as GroupListing
     from paceline_client.admin_groups import GroupResult as GroupResult
@@ -80,13 +80,13 @@ if TYPE_CHECKING:
 _MODULES = {
     "paceline.model.admin": "ElectionResult NewPartitions NewPartitionsResult NewTopic "
     "PartitionDescription ReassignmentResult ReplicaDescription TopicResult",
+    "paceline.model.client_io": "RangeDigest",
     "paceline.model.errors": "ErrorCode PacelineError",
     "paceline.model.identifiers": "TopicPartition",
     "paceline.model.state_change": "StateChange StateChangeKind",
     "paceline.model.tls": "TlsFiles",
     "paceline_client.admin": "Admin ClusterDescription PartitionReplicasDescription",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
-    "paceline_client.admin_digests": "RangeDigest",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
     "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription ReplicaLogDirResult ReplicaOnDisk",
     "paceline_client.admin_partitions": "AwaitedReplica Reassignment",

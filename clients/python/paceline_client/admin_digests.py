@@ -1,10 +1,10 @@
 """The part of `Admin` that reads digests of stored records, with which replicas are compared without copying them."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
+from paceline.model.client_io import RangeDigest
 from paceline.model.errors import error_for
 from paceline.v1.log_service_pb2 import DigestRangeRequest
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
@@ -13,29 +13,6 @@ from paceline_client.errors import sendable
 from paceline_client.metadata import Broker
 
 _TIMEOUT_MS: Final = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class RangeDigest:
-    """Digest of the whole record batches in a range of a replica, and the offsets of the replica's log."""
-
-    first_offset: int | None = None
-    """None when the range has no batch."""
-    last_offset: int | None = None
-    """Inclusive."""
-    record_count: int = 0
-    size_bytes: int = 0
-    leader_epochs: tuple[int, ...] = ()
-    """Distinct leader epochs of the batches, in order."""
-    stored_crc32c: int = 0
-    """CRC-32C of the batches as stored."""
-    content_crc32c: int = 0
-    """The same with every leader epoch set to zero."""
-    next_offset: int = 0
-    """First offset that the digest does not cover; below the end of the range when that has more than 4 MiB."""
-    log_start_offset: int = 0
-    log_end_offset: int = 0
-    high_watermark: int = 0
 
 
 class DigestAdmin(AdminConnection):
@@ -85,7 +62,7 @@ class DigestAdmin(AdminConnection):
             answer.last_offset if answer.HasField("last_offset") else None,
             answer.record_count,
             answer.size_bytes,
-            tuple(answer.leader_epochs),
+            list(answer.leader_epochs),
             answer.stored_crc32c,
             answer.content_crc32c,
             answer.next_offset,

@@ -221,24 +221,32 @@ class DigestQuery:
 
 
 @dataclass(slots=True)
-class DigestAnswer:
-    """Digest of the whole batches that a replica has in a range."""
+class RangeDigest:
+    """Digest of the whole record batches in a range of a replica, and the offsets of the replica's log."""
 
-    topic_partition: TopicPartition
-    failure: PartitionFailure | None = None
     first_offset: int | None = None
-    """Base offset of the first batch; None for an empty range."""
+    """None when the range has no batch."""
     last_offset: int | None = None
-    """Last offset of the last batch."""
+    """Inclusive."""
     record_count: int = 0
     size_bytes: int = 0
     leader_epochs: list[int] = field(default_factory=list)
+    """Distinct leader epochs of the batches, in order."""
     stored_crc32c: int = 0
     """CRC-32C of the batches as stored."""
     content_crc32c: int = 0
-    """The same CRC with leader epochs set to zero."""
+    """The same with every leader epoch set to zero."""
     next_offset: int = 0
-    """Offset to continue from: the first offset that the digest does not cover."""
+    """First offset that the digest does not cover; below the end of the range when that has more than 4 MiB."""
     log_start_offset: int = 0
     log_end_offset: int = 0
     high_watermark: int = 0
+
+
+@dataclass(slots=True)
+class DigestAnswer:
+    """Digest of a range of one replica."""
+
+    topic_partition: TopicPartition
+    failure: PartitionFailure | None = None
+    digest: RangeDigest = field(default_factory=RangeDigest)

@@ -8,7 +8,7 @@ from paceline.cli.replica_digests import Answer, Difference, compare, verify_par
 from paceline.model.errors import BrokerNotAvailableError, CorruptMessageError
 from paceline_client import PartitionDescription, RangeDigest
 
-GOOD = RangeDigest(0, 9, 10, 500, (1,), 0xAA, 0xBB, 10, 0, 10, 10)
+GOOD = RangeDigest(0, 9, 10, 500, [1], 0xAA, 0xBB, 10, 0, 10, 10)
 NOT_LIVE = BrokerNotAvailableError("broker 3 is not live")
 
 
@@ -33,7 +33,7 @@ def classes(answers: dict[int, Answer], leader: int = 1) -> list[tuple[int, Diff
         (digest(last_offset=7, record_count=8, size_bytes=400, stored_crc32c=1, log_end_offset=8), Difference.GAP),
         (digest(record_count=9, size_bytes=450, stored_crc32c=1, content_crc32c=2), Difference.GAP),
         (digest(stored_crc32c=1, content_crc32c=2), Difference.DIVERGED),
-        (digest(stored_crc32c=1, leader_epochs=(2,)), Difference.OTHER_EPOCHS),
+        (digest(stored_crc32c=1, leader_epochs=[2]), Difference.OTHER_EPOCHS),
         (NOT_LIVE, Difference.MISSING),
         (CorruptMessageError("checksum"), Difference.DAMAGED),
     ],
@@ -65,7 +65,7 @@ class Stored:
             return RangeDigest(log_start_offset=0, log_end_offset=self._records, high_watermark=self._records)
         stop = min(start + 10, end)
         crc = start + (1000 if self._wrong(broker_id, start, len(self.asked)) else 0)
-        return RangeDigest(start, stop - 1, stop - start, 100, (0,), crc, crc, stop, 0, self._records, self._records)
+        return RangeDigest(start, stop - 1, stop - start, 100, [0], crc, crc, stop, 0, self._records, self._records)
 
 
 ITEM = PartitionDescription(0, 1, 0, (1, 2, 3))

@@ -443,7 +443,8 @@ def test_an_invalid_replica_list_is_refused_every_time_and_a_valid_one_is_shared
 
 
 def test_a_digest_answer_keeps_its_values_without_the_partition_that_the_caller_named() -> None:
-    answer = client_io.DigestAnswer(TopicPartition("rides", 1), None, 3, 9, 7, 80, [1, 2], 5, 6, 10, 2, 12, 11)
+    found = client_io.RangeDigest(3, 9, 7, 80, [1, 2], 5, 6, 10, 2, 12, 11)
+    answer = client_io.DigestAnswer(TopicPartition("rides", 1), None, found)
     message = digest.digest_answer_to_proto(answer)
     values = {
         name: getattr(message, name) for name in ("first_offset", "last_offset", "record_count", "high_watermark")

@@ -10,7 +10,7 @@ from paceline.broker.requests.leader_hints import refusal
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
-from paceline.model.client_io import DigestAnswer, DigestQuery
+from paceline.model.client_io import DigestAnswer, DigestQuery, RangeDigest
 from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
@@ -30,9 +30,10 @@ def digest_range(hosted: HostedPartitions, query: DigestQuery) -> DigestAnswer:
         if partition.log is None:
             raise ReplicaNotAvailableError(f"this broker has no log of {query.topic_partition}")
         log = partition.log
-        answer.log_start_offset, answer.log_end_offset = log.log_start_offset, log.log_end_offset
-        answer.high_watermark = log.high_watermark
-        _digest(log, query, answer)
+        digest = answer.digest
+        digest.log_start_offset, digest.log_end_offset = log.log_start_offset, log.log_end_offset
+        digest.high_watermark = log.high_watermark
+        _digest(log, query, digest)
     except DamagedLogError as error:
         answer.failure = failure_of(CorruptMessageError(str(error)))
     except PacelineError as error:
@@ -40,7 +41,7 @@ def digest_range(hosted: HostedPartitions, query: DigestQuery) -> DigestAnswer:
     return answer
 
 
-def _digest(log: PartitionLog, query: DigestQuery, answer: DigestAnswer) -> None:
+def _digest(log: PartitionLog, query: DigestQuery, digest: RangeDigest) -> None:
     end = min(query.end_offset, log.log_end_offset)
     position = max(query.start_offset, log.log_start_offset)
     budget = min(query.max_bytes or MAX_BYTES, MAX_BYTES)
@@ -51,19 +52,19 @@ def _digest(log: PartitionLog, query: DigestQuery, answer: DigestAnswer) -> None
         for at, header in iterate_headers(data):
             position = header.last_offset + 1
             if header.base_offset >= query.start_offset:
-                _add(answer, data[at : at + header.size], header)
+                _add(digest, data[at : at + header.size], header)
         budget -= len(data)
-    answer.next_offset = position
+    digest.next_offset = position
 
 
-def _add(answer: DigestAnswer, batch: bytes, header: BatchHeader) -> None:
-    if answer.first_offset is None:
-        answer.first_offset = header.base_offset
-    answer.last_offset = header.last_offset
-    answer.record_count += header.record_count
-    answer.size_bytes += len(batch)
-    if not answer.leader_epochs or answer.leader_epochs[-1] != header.leader_epoch:
-        answer.leader_epochs.append(header.leader_epoch)
-    answer.stored_crc32c = extend(answer.stored_crc32c, batch)
-    content = extend(answer.content_crc32c, batch[:_EPOCH_FROM])
-    answer.content_crc32c = extend(extend(content, _NO_EPOCH), batch[_EPOCH_TO:])
+def _add(digest: RangeDigest, batch: bytes, header: BatchHeader) -> None:
+    if digest.first_offset is None:
+        digest.first_offset = header.base_offset
+    digest.last_offset = header.last_offset
+    digest.record_count += header.record_count
+    digest.size_bytes += len(batch)
+    if not digest.leader_epochs or digest.leader_epochs[-1] != header.leader_epoch:
+        digest.leader_epochs.append(header.leader_epoch)
+    digest.stored_crc32c = extend(digest.stored_crc32c, batch)
+    content = extend(digest.content_crc32c, batch[:_EPOCH_FROM])
+    digest.content_crc32c = extend(extend(content, _NO_EPOCH), batch[_EPOCH_TO:])

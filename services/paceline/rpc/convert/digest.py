@@ -25,4 +25,4 @@ def digest_query_from_proto(message: pb.DigestRangeRequest) -> DigestQuery:
 
 def digest_answer_to_proto(answer: DigestAnswer, address_of: AddressOf = no_address) -> pb.DigestRangeResponse:
     """Encode the response."""
-    return message_of(pb.DigestRangeResponse, answer, error=optional_failure(answer.failure, address_of))
+    return message_of(pb.DigestRangeResponse, answer.digest, error=optional_failure(answer.failure, address_of))

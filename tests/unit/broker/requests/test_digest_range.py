@@ -5,7 +5,7 @@ from dataclasses import replace
 import google_crc32c
 
 from paceline.log.record_batch import stamp
-from paceline.model.client_io import DigestAnswer, DigestQuery
+from paceline.model.client_io import DigestQuery, RangeDigest
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
@@ -24,10 +24,8 @@ def replicated(batches: int = 5) -> BrokerCluster:
     return cluster
 
 
-def digest(
-    cluster: BrokerCluster, broker_id: int, start: int = 0, end: int = EVERYTHING, size: int = 0
-) -> DigestAnswer:
-    return cluster[broker_id].node.digest_range(DigestQuery(TP, None, start, end, size))
+def digest(cluster: BrokerCluster, broker_id: int, start: int = 0, end: int = EVERYTHING, size: int = 0) -> RangeDigest:
+    return cluster[broker_id].node.digest_range(DigestQuery(TP, None, start, end, size)).digest
 
 
 def test_leader_and_followers_return_the_same_digest_of_the_stored_batches() -> None:
