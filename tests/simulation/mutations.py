@@ -564,11 +564,11 @@ def read_to_log_end(patches: "Patches") -> None:
 def acknowledge_early(patches: "Patches") -> None:
     """A write with acks=all is answered when the leader has written it."""
 
-    def ready(self: DelayedProduce) -> bool:
+    def advance(self: DelayedProduce) -> bool:
         self._pending = []
         return True
 
-    patches.set(DelayedProduce, "ready", ready)
+    patches.set(DelayedProduce, "advance", advance)
 
 
 def no_duplicates_found(patches: "Patches") -> None:
