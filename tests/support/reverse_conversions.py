@@ -24,6 +24,7 @@ from paceline.rpc.convert.common import (
     error_code_of,
     forgotten_to_proto,
     known_code,
+    value_of,
 )
 from paceline.rpc.convert.fetch import OPENING_EPOCH
 from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
@@ -146,44 +147,13 @@ def partition_replicas_from_proto(message: metadata_service_pb2.PartitionReplica
     failure = failure_from_proto(message)
     if failure is not None:
         return PartitionReplicasView(topic_partition, failure)
-    return PartitionReplicasView(
-        topic_partition,
-        None,
-        leader=message.leader,
-        leader_epoch=message.leader_epoch,
-        leader_epoch_start_offset=message.leader_epoch_start_offset,
-        high_watermark=message.high_watermark,
-        log_start_offset=message.log_start_offset,
-        isr=tuple(message.isr),
-        maximal_isr=tuple(message.maximal_isr),
-        replicas=tuple(
-            ReplicaDescription(
-                broker_id=one.broker_id,
-                log_end_offset=_optional(one, "log_end_offset"),
-                log_start_offset=_optional(one, "log_start_offset"),
-                last_caught_up_ago_ms=_optional(one, "last_caught_up_ago_ms"),
-                last_fetch_ago_ms=_optional(one, "last_fetch_ago_ms"),
-                in_sync=one.in_sync,
-                high_watermark=_optional(one, "high_watermark"),
-                lag_records=_optional(one, "lag_records"),
-                broker_epoch=_optional(one, "broker_epoch"),
-                online=one.online,
-            )
-            for one in message.replicas
-        ),
+    return value_of(
+        PartitionReplicasView,
+        message,
+        failure=None,
+        replicas=tuple(value_of(ReplicaDescription, one) for one in message.replicas),
         topic_id=message.topic_id or None,
-        zk_version=message.zk_version,
-        adding_replicas=tuple(message.adding_replicas),
-        removing_replicas=tuple(message.removing_replicas),
-        min_insync_replicas=message.min_insync_replicas,
-        under_replicated=message.under_replicated,
-        bytes_in=message.bytes_in,
-        bytes_out=message.bytes_out,
     )
-
-
-def _optional(message: Any, field: str) -> int | None:
-    return getattr(message, field) if message.HasField(field) else None
 
 
 def replica_fetch_response_to_proto(response: ReplicaFetchResponse) -> replica_pb.FetchResponse:

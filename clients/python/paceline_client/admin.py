@@ -22,6 +22,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import value_of
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
@@ -331,15 +332,9 @@ def _topic_error(name: str, wire: TopicError) -> PacelineError:
 
 def _cluster(answer: DescribeClusterResponse) -> ClusterDescription:
     known = bool(answer.controller_host and answer.controller_port)
-    return ClusterDescription(
-        answer.cluster_id,
-        tuple(broker_of(info) for info in answer.brokers),
-        answer.controller_id if answer.HasField("controller_id") else None,
-        answer.controller_epoch,
-        address_of(answer.controller_host, answer.controller_port) if known else "",
-        answer.server_version,
-        answer.node_id,
-    )
+    address = address_of(answer.controller_host, answer.controller_port) if known else ""
+    brokers = tuple(broker_of(info) for info in answer.brokers)
+    return value_of(ClusterDescription, answer, brokers=brokers, controller_address=address)
 
 
 def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[PartitionDescription]:
@@ -353,37 +348,5 @@ def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[Partition
 
 
 def _replicas(wire: PartitionReplicas) -> PartitionReplicasDescription:
-    return PartitionReplicasDescription(
-        wire.topic,
-        wire.partition,
-        wire.leader,
-        wire.leader_epoch,
-        wire.leader_epoch_start_offset,
-        wire.high_watermark,
-        wire.log_start_offset,
-        tuple(wire.isr),
-        tuple(wire.maximal_isr),
-        tuple(
-            ReplicaDescription(
-                replica.broker_id,
-                replica.log_end_offset if replica.HasField("log_end_offset") else None,
-                replica.log_start_offset if replica.HasField("log_start_offset") else None,
-                replica.last_caught_up_ago_ms if replica.HasField("last_caught_up_ago_ms") else None,
-                replica.last_fetch_ago_ms if replica.HasField("last_fetch_ago_ms") else None,
-                replica.in_sync,
-                replica.high_watermark if replica.HasField("high_watermark") else None,
-                replica.lag_records if replica.HasField("lag_records") else None,
-                replica.broker_epoch if replica.HasField("broker_epoch") else None,
-                replica.online,
-            )
-            for replica in wire.replicas
-        ),
-        wire.topic_id,
-        wire.zk_version,
-        tuple(wire.adding_replicas),
-        tuple(wire.removing_replicas),
-        wire.min_insync_replicas,
-        wire.under_replicated,
-        wire.bytes_in,
-        wire.bytes_out,
-    )
+    replicas = tuple(value_of(ReplicaDescription, replica) for replica in wire.replicas)
+    return value_of(PartitionReplicasDescription, wire, replicas=replicas)

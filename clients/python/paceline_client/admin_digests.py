@@ -6,6 +6,7 @@ import grpc
 
 from paceline.model.client_io import RangeDigest
 from paceline.model.errors import error_for
+from paceline.rpc.convert.common import value_of
 from paceline.v1.log_service_pb2 import DigestRangeRequest
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client.admin_connection import AdminConnection, named
@@ -57,16 +58,4 @@ class DigestAdmin(AdminConnection):
             raise named(str(broker), failure) from failure
         if answer.HasField("error"):
             raise error_for(answer.error.code, f"{broker}: {answer.error.message}")
-        return RangeDigest(
-            answer.first_offset if answer.HasField("first_offset") else None,
-            answer.last_offset if answer.HasField("last_offset") else None,
-            answer.record_count,
-            answer.size_bytes,
-            list(answer.leader_epochs),
-            answer.stored_crc32c,
-            answer.content_crc32c,
-            answer.next_offset,
-            answer.log_start_offset,
-            answer.log_end_offset,
-            answer.high_watermark,
-        )
+        return value_of(RangeDigest, answer, leader_epochs=list(answer.leader_epochs))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import value_of
 from paceline.v1 import admin_service_pb2 as pb
 from paceline_client.admin_connection import AdminConnection, checked, error_in
 from paceline_client.errors import sendable
@@ -122,14 +123,7 @@ class LogDirAdmin(AdminConnection):
                 ],
             )
         answer = self._change("AlterReplicaLogDirs", request, timeout_ms)
-        results = [
-            ReplicaLogDirResult(
-                each.broker_id,
-                TopicPartition(each.topic, each.partition),
-                error_in(each),
-            )
-            for each in answer.results
-        ]
+        results = [value_of(ReplicaLogDirResult, each, error=error_in(each)) for each in answer.results]
         return checked(results, raise_errors)
 
 
@@ -151,11 +145,5 @@ def _joined(parts: Iterable[pb.BrokerLogDirs]) -> list[pb.BrokerLogDirs]:
 
 
 def _log_dir(wire: pb.LogDir) -> LogDirDescription:
-    return LogDirDescription(
-        wire.path,
-        error_in(wire),
-        tuple(
-            ReplicaOnDisk(TopicPartition(each.topic, each.partition), each.size_bytes, each.offset_lag, each.is_future)
-            for each in wire.replicas
-        ),
-    )
+    replicas = tuple(value_of(ReplicaOnDisk, each) for each in wire.replicas)
+    return LogDirDescription(wire.path, error_in(wire), replicas)

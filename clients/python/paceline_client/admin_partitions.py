@@ -7,6 +7,7 @@ from typing import Final, Literal
 from paceline.model.admin import ElectionResult, NewPartitions, NewPartitionsResult, ReassignmentResult
 from paceline.model.errors import ElectionNotNeededError, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import value_of
 from paceline.v1 import admin_service_pb2 as pb
 from paceline_client.admin_connection import AdminConnection, checked, error_in
 from paceline_client.errors import sendable
@@ -142,13 +143,7 @@ class PartitionAdmin(AdminConnection):
                 validate_only=validate_only,
             )
         answer = self._change("AlterPartitionReassignments", request, timeout_ms)
-        results = [
-            ReassignmentResult(
-                TopicPartition(each.topic, each.partition),
-                error_in(each),
-            )
-            for each in answer.partitions
-        ]
+        results = [value_of(ReassignmentResult, each, error=error_in(each)) for each in answer.partitions]
         return checked(results, raise_errors)
 
     def list_partition_reassignments(
@@ -199,16 +194,7 @@ class PartitionAdmin(AdminConnection):
                 type=_ELECTIONS[election], partitions=named or [], validate_only=validate_only
             )
         answer = self._change("ElectLeaders", request, timeout_ms)
-        results = [
-            ElectionResult(
-                TopicPartition(each.topic, each.partition),
-                error_in(each),
-                each.leader if each.HasField("leader") else None,
-                each.leader_epoch if each.HasField("leader_epoch") else None,
-                each.unclean,
-            )
-            for each in answer.partitions
-        ]
+        results = [value_of(ElectionResult, each, error=error_in(each)) for each in answer.partitions]
         failed = [each for each in results if not isinstance(each.error, ElectionNotNeededError)]
         checked(failed, raise_errors)
         return results

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model import client_io, control, replica_fetch
-from paceline.model.admin import ReplicaDescription
+from paceline.model.admin import ElectionResult, ReplicaDescription
 from paceline.model.client_io import OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert import common, digest, failures, fetch, offsets, partition_replicas, produce, replica
 from paceline.rpc.convert import control as convert
 from paceline.rpc.convert.common import broker_ids
+from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as log_pb
 from tests.support import reverse_conversions
 
@@ -451,3 +452,9 @@ def test_a_digest_answer_keeps_its_values_without_the_partition_that_the_caller_
     }
     assert values == {"first_offset": 3, "last_offset": 9, "record_count": 7, "high_watermark": 11}
     assert list(message.leader_epochs) == [1, 2] and not message.HasField("error")
+
+
+@given(st.builds(ElectionResult, PARTITIONS, st.none(), st.none() | INT32, st.none() | INT32, st.booleans()))
+def test_a_plain_value_is_filled_from_a_message_by_the_names_of_its_fields(result: ElectionResult) -> None:
+    message = over_the_wire(common.message_of(admin_pb.ElectLeaderResult, result))
+    assert common.value_of(ElectionResult, message, error=None) == result

@@ -4,16 +4,20 @@ Every value of a request is checked before it becomes a model value, so brokers 
 broker id or the same partition twice (docs/protocol/limits.md#checked-values).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from paceline.model.errors import ErrorCode, InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.replica_fetch import EpochEnd
 from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
 from paceline.v1 import log_service_pb2
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MAX_CLIENT_PARTITIONS: Final = 10_000
 """Maximum number of partitions in a client's request."""
@@ -37,6 +41,7 @@ _CODE_BY_NUMBER: Final[dict[int, ErrorCode]] = {int(code): code for code in Erro
 
 P = TypeVar("P")
 M = TypeVar("M")
+V = TypeVar("V", bound="DataclassInstance")
 
 
 def message_of(kind: Callable[..., M], value: Any, **others: Any) -> M:
@@ -63,6 +68,23 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     # With fewer than two names an attrgetter returns no tuple.
     get = attrgetter("__class__", "__class__", *names)
     return lambda value: get(value)[2:]
+
+
+def value_of(kind: type[V], message: Any, **others: Any) -> V:
+    """Return a dataclass instance with the values of the message's fields with the same names, or those of ``others``.
+
+    The message's ``topic`` and ``partition`` also give a field ``topic_partition``. An unset optional field gives None,
+    a repeated field a tuple; the message's enums and messages must be in ``others``.
+    """
+    names = {field.name for field in dataclasses.fields(kind)} - others.keys()
+    for field in message.DESCRIPTOR.fields:
+        if field.name in names:
+            value = getattr(message, field.name)
+            unset = field.has_presence and not message.HasField(field.name)
+            others[field.name] = None if unset else value if isinstance(value, int | str | bytes) else tuple(value)
+    if "topic_partition" in names:
+        others["topic_partition"] = TopicPartition(message.topic, message.partition)
+    return kind(**others)
 
 
 def error_to_proto(kind: Callable[..., M], error: PacelineError | None) -> M | None:
