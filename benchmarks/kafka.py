@@ -122,11 +122,12 @@ class KafkaCluster:
             "--config", f"min.insync.replicas={min_insync_replicas}",
         )  # fmt: skip
 
-    def produce(self, topic: str, size: int, records: int, acks: str = "all", linger_ms: int = 5) -> float:
-        """Return records per second of Kafka's own performance producer."""
+    def produce(self, topic: str, size: int | Path, records: int, acks: str = "all", linger_ms: int = 5) -> float:
+        """Return records per second of Kafka's own performance producer; ``size`` may be a file of lines as values."""
+        values = ["--record-size", str(size)] if isinstance(size, int) else ["--payload-file", str(size)]
         out = self.tool(
             "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
-            "--record-size", str(size), "--throughput", "-1", "--producer-props",
+            *values, "--throughput", "-1", "--producer-props",
             f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"linger.ms={linger_ms}", "batch.size=262144",
             "compression.type=none",
         )  # fmt: skip

@@ -1,9 +1,10 @@
 """Compare the data source and the ingest job with Spark's own Kafka source, in the same run on this machine.
 
-    python -m benchmarks.pipeline [--records 4000000] [--rounds 3] [--seconds 20] [--many 10000]
-        [--output build/bench/pipeline.json]
+    python -m benchmarks.pipeline [--records 4000000] [--rounds 3] [--seconds 20] [--many 10000] [--sizes 50-149]
+        [--only batch_noop micro_batch] [--output build/bench/pipeline.json]
 
-Kafka 3.9.1 and Paceline have three brokers, six partitions, three replicas and the same number of records of 100 bytes.
+Kafka 3.9.1 and Paceline have three brokers, six partitions, three replicas and the same number of records of 100 bytes,
+or with values of random sizes in the range of ``--sizes``.
 Spark with local[2] reads each alone: PySpark 4.2.0 with spark-sql-kafka-0-10_2.13 4.2.0, the newest version, and
 PySpark 4.3 with Paceline's source. Figures are medians of warm rounds.
 
@@ -11,9 +12,10 @@ batch_noop: rows per second of a batch read to the noop sink.
 parquet_writer: rows per second to Parquet files with Spark's writer.
 ingest_delta: rows per second into a Delta table, Paceline's ingest job and, after Spark's Kafka source, foreachBatch
 with delta-rs.
-micro_batch: milliseconds of a micro-batch to the noop sink while 1,000 records a second are written to six partitions.
-micro_batch_10000_partitions: the same with --many partitions of one replica (the number in the name), and the ratio to
-Paceline's time with six partitions. ``spark_kafka_at_least``: no micro-batch of Spark's Kafka source ended in the time
+micro_batch: milliseconds of a micro-batch to the noop sink while 1,000 records a second are written to six partitions;
+``above_empty_ms`` is the part above a micro-batch of a Python source that does nothing, in the same session.
+micro_batch_10000_partitions: the same with --many partitions of one replica (the number in the name).
+``spark_kafka_at_least``: no micro-batch of Spark's Kafka source ended in the time
 limit, which is used as its time.
 plan_100k_partitions: seconds of the job ``plan`` for 100,000 partitions. Spark has no counterpart.
 
@@ -22,6 +24,7 @@ A ratio above 1 is better for Paceline, for times too.
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -48,8 +51,16 @@ PARTITIONS = 6
 RECORD_BYTES = 100
 RATE = 1_000
 SESSION_TIMEOUT_S = 1_800.0
+ROWS = {
+    "batch_noop": "batch_noop",
+    "parquet_writer": "parquet",
+    "ingest_delta": "delta",
+    "micro_batch": "micro_batch_ms",
+}
+"""Rows of a session, and their names in its output."""
 AIMS = {"batch_noop": 2.3, "parquet_writer": 2.0, "ingest_delta": 3.0, "micro_batch": 3.5}
-AIM_MANY_MS = 150.0
+AIM_MANY_RATIO = 300.0
+AIM_ABOVE_EMPTY_MS = 15.0
 AIM_PLAN_S = 10.0
 
 Figures = dict[str, Any]
@@ -63,6 +74,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each stream")
     parser.add_argument("--many", type=int, default=10_000, help="partitions of the wide topic; 0 leaves it out")
     parser.add_argument("--plan", type=int, default=100_000, help="partitions of the plan; 0 leaves it out")
+    parser.add_argument("--sizes", default="100-100", metavar="LOW-HIGH", help="bytes of a value (100-100)")
+    parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows to measure")
     parser.add_argument("--heap", default="1g", help="of Spark's driver")
     parser.add_argument("--output", type=Path, default=Path("build/bench/pipeline.json"))
     arguments = parser.parse_args()
@@ -73,11 +86,12 @@ def main() -> None:
     except KafkaNotAvailableError as error:
         raise SystemExit(f"Spark's Kafka source cannot be measured here: {error}") from None
     ours = _paceline(arguments)
-    results = _compare(ours, kafka, arguments.many)
+    results = _compare(ours, kafka, arguments)
     if arguments.plan:
         results.append(_plan(arguments.plan))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(about | {"records": arguments.records, "results": results}, indent=2) + "\n")
+    report = about | {"records": arguments.records, "sizes": arguments.sizes, "results": results}
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
     for each in results:
         print(json.dumps(each), flush=True)
 
@@ -87,7 +101,9 @@ def _kafka(arguments: argparse.Namespace) -> Figures:
     with KafkaCluster(FOLDER / "kafka", heap_mib=768) as cluster:
         cluster.create_topic("perf", PARTITIONS)
         cluster.create_topic("live", PARTITIONS)
-        print(f"kafka: {cluster.produce('perf', RECORD_BYTES, arguments.records):,.0f} records/s written", flush=True)
+        values = FOLDER / "kafka" / "values"
+        values.write_bytes(b"\n".join(_values(arguments.sizes)))
+        print(f"kafka: {cluster.produce('perf', values, arguments.records):,.0f} records/s written", flush=True)
 
         def write(topic: str) -> None:
             cluster.tool(
@@ -98,13 +114,19 @@ def _kafka(arguments: argparse.Namespace) -> Figures:
             )  # fmt: skip
 
         side = _Side("kafka", [str(python)], cluster.bootstrap, ["--jars", ",".join(str(jar) for jar in jars)])
-        found = _session(arguments, side, arguments.rounds, "live", write)
+        found = _session(arguments, side, arguments.only, "live", write)
         if arguments.many:
             cluster.create_topic("wide", arguments.many, min_insync_replicas=1, replicas=1)
-            wide = _session(arguments, side, 0, "wide", write)
+            wide = _session(arguments, side, ["micro_batch"], "wide", write)
             found["micro_batch_many_ms"] = wide["micro_batch_ms"]
             found["many_not_ended"] = wide.get("micro_batch_not_ended", False)
         return found
+
+
+def _values(sizes: str) -> list[bytes]:
+    low, high = map(int, sizes.split("-"))
+    rng = random.Random(7)
+    return [b"x" * rng.randint(low, high) for _ in range(1_000)]
 
 
 def _paceline(arguments: argparse.Namespace) -> Figures:
@@ -116,7 +138,7 @@ def _paceline(arguments: argparse.Namespace) -> Figures:
         with Admin(cluster.bootstrap) as admin:
             settings = {"min.insync.replicas": "2"}
             admin.create_topics([NewTopic(name, PARTITIONS, 3, configs=settings) for name in ("perf", "live")])
-        chunk = [(None, b"x" * RECORD_BYTES)] * 1_000
+        chunk = [(None, value) for value in _values(arguments.sizes)]
         began = time.monotonic()
         with Producer(cluster.bootstrap) as producer:
             for number in range(arguments.records // len(chunk)):
@@ -129,11 +151,11 @@ def _paceline(arguments: argparse.Namespace) -> Figures:
             _write_at_rate(cluster.bootstrap, topic, partitions, arguments.seconds)
 
         side = _Side("paceline", [sys.executable], cluster.bootstrap, [])
-        found = _session(arguments, side, arguments.rounds, "live", write)
+        found = _session(arguments, side, arguments.only, "live", write)
         if arguments.many:
             with Admin(cluster.bootstrap, default_timeout_ms=300_000) as admin:
                 admin.create_topics([NewTopic("wide", arguments.many, 1, configs={"min.insync.replicas": "1"})])
-            found["micro_batch_many_ms"] = _session(arguments, side, 0, "wide", write)["micro_batch_ms"]
+            found["micro_batch_many_ms"] = _session(arguments, side, ["micro_batch"], "wide", write)["micro_batch_ms"]
         return found
     finally:
         cluster.stop(force=True)
@@ -163,11 +185,15 @@ class _Side:
 
 
 def _session(
-    arguments: argparse.Namespace, side: _Side, rounds: int, live_topic: str, write: Callable[[str], None]
+    arguments: argparse.Namespace, side: _Side, rows: list[str], live_topic: str, write: Callable[[str], None]
 ) -> Figures:
     """Run a Spark session and return its figures; ``write`` writes to ``live_topic`` while the session streams it."""
+    if not rows:
+        return {}
     command = [*side.python, str(SESSION), side.name, side.bootstrap, "perf", str(FOLDER / f"{side.name}-output")]
-    command += ["--rounds", str(rounds), "--heap", arguments.heap, "--micro-batches", live_topic, *side.more_arguments]
+    batches = [ROWS[row] for row in rows if row != "micro_batch"]
+    command += ["--rounds", str(arguments.rounds), "--heap", arguments.heap, *side.more_arguments]
+    command += ["--batches", *batches, *(["--micro-batches", live_topic] if "micro_batch" in rows else [])]
     environment = environment_of_child() if side.name == "kafka" else None
     with (FOLDER / f"{side.name}-session.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
@@ -196,19 +222,21 @@ def _session(
         process.kill()
 
 
-def _compare(ours: Figures, kafka: Figures, many: int) -> list[dict[str, Any]]:
+def _compare(ours: Figures, kafka: Figures, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
-    for name, measured in [("batch_noop", "batch_noop"), ("parquet_writer", "parquet"), ("ingest_delta", "delta")]:
-        mine, theirs = ours[measured], kafka[measured]
-        results.append(_result(name, mine, theirs, mine / theirs, "rows/s"))
-    few_ms, theirs = ours["micro_batch_ms"], kafka["micro_batch_ms"]
-    results.append(_result("micro_batch", few_ms, theirs, theirs / few_ms, "ms"))
-    if many:
-        many_ms, theirs = ours["micro_batch_many_ms"], kafka["micro_batch_many_ms"]
-        result = _result(f"micro_batch_{many}_partitions", many_ms, theirs, theirs / many_ms, "ms")
-        if kafka["many_not_ended"]:
-            result["spark_kafka_at_least"] = True
-        results.append(result | {"longer_than_few_ms": round(many_ms - few_ms, 1), "aim_longer_ms": AIM_MANY_MS})
+    for name in arguments.only:
+        mine, theirs = ours[ROWS[name]], kafka[ROWS[name]]
+        if name == "micro_batch":
+            above_ms = round(mine - ours["empty_batch_ms"], 1)
+            result = _result(name, mine, theirs, theirs / mine, "ms")
+            steps = {name: ours[name] for name in ("micro_batch_steps_ms", "empty_batch_steps_ms")}
+            results.append(result | {"above_empty_ms": above_ms, "aim_above_empty_ms": AIM_ABOVE_EMPTY_MS} | steps)
+        else:
+            results.append(_result(name, mine, theirs, mine / theirs, "rows/s"))
+    if arguments.many:
+        mine, theirs = ours["micro_batch_many_ms"], kafka["micro_batch_many_ms"]
+        result = _result(f"micro_batch_{arguments.many}_partitions", mine, theirs, theirs / mine, "ms")
+        results.append(result | {"spark_kafka_at_least": kafka["many_not_ended"], "aim": AIM_MANY_RATIO})
     return results
 
 

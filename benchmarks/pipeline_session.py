@@ -1,10 +1,11 @@
 """Run a Spark session of the pipeline benchmark, which measures a source and prints a JSON object.
 
     python pipeline_session.py kafka|paceline BOOTSTRAP TOPIC OUTPUT --rounds 3 [--jars a.jar,b.jar] [--heap 1g]
-        [--micro-batches TOPIC]
+        [--batches batch_noop parquet delta] [--micro-batches TOPIC]
 
 It runs in the environment of either side, so it imports modules of this repository only if the side is ``paceline``.
-With ``--micro-batches`` it starts a query, prints ``ready`` and waits for a line on its standard input.
+With ``--micro-batches`` it starts a query, prints ``ready`` and waits for a line on its standard input; on the side of
+Paceline it then measures micro-batches of a Python source that does nothing.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 FEWEST_BATCHES = 3
 SLOW_BATCHES_S = 150.0
 """Longest wait for micro-batches if a batch takes longer than the writing of the records."""
+EMPTY_BATCHES_S = 15.0
 FOREACH_BATCH_ROWS = 500_000
 """The rows of a micro-batch are collected on the driver, whose heap is small."""
 COLUMNS = ("key", "value", "partition", "offset", "timestamp")
@@ -34,14 +36,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jars", default="")
     parser.add_argument("--heap", default="1g")
+    parser.add_argument("--batches", nargs="*", default=[], choices=["batch_noop", "parquet", "delta"])
     parser.add_argument("--micro-batches", default="")
     arguments = parser.parse_args()
     spark = _session(arguments)
     found: dict[str, Any] = {}
-    if arguments.rounds:
+    if arguments.batches:
         found |= _batches(spark, arguments)
     if arguments.micro_batches:
         found |= _micro_batch(spark, arguments)
+        if arguments.side == "paceline":
+            found |= _empty_batch(spark, arguments)
     print(json.dumps(found), flush=True)
     spark.stop()
 
@@ -82,19 +87,15 @@ def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     def parquet(_: int) -> None:
         columns.write.mode("overwrite").parquet(str(arguments.output / "parquet"))
 
-    found: dict[str, Any] = {
-        "rows": rows,
-        "batch_noop": rows / _median_s(noop, arguments.rounds),
-        "parquet": rows / _median_s(parquet, arguments.rounds),
-    }
     copy = _ingest if arguments.side == "paceline" else _foreach_batch
 
     def delta(number: int) -> None:
         copy(spark, arguments, str(arguments.output / f"delta-{number}"))
 
-    found["delta"] = rows / _median_s(delta, arguments.rounds)
+    actions = {"batch_noop": noop, "parquet": parquet, "delta": delta}
+    found = {name: rows / _median_s(actions[name], arguments.rounds) for name in arguments.batches}
     shutil.rmtree(arguments.output, ignore_errors=True)
-    return found
+    return found | {"rows": rows}
 
 
 def _ingest(spark: Any, arguments: argparse.Namespace, table: str) -> None:
@@ -158,20 +159,74 @@ def _micro_batch(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     print("ready", flush=True)
     sys.stdin.readline()
     deadline = time.monotonic() + SLOW_BATCHES_S
-    while len(times := _batch_times_ms(query)) < FEWEST_BATCHES and time.monotonic() < deadline:
+    while len(steps := _steps_ms(query)) < FEWEST_BATCHES and time.monotonic() < deadline:
         if query.exception() is not None:
             raise SystemExit(str(query.exception()))
         time.sleep(0.5)
-    if not times:
+    if not steps:
         return {"micro_batch_ms": round((time.monotonic() - began) * 1000), "micro_batch_not_ended": True}
     query.stop()
     shutil.rmtree(arguments.output, ignore_errors=True)
-    # In the first batches the JVM compiles code.
-    return {"micro_batch_ms": float(median(times[len(times) // 5 :]))}
+    return _medians("micro_batch", steps)
 
 
-def _batch_times_ms(query: Any) -> list[int]:
-    return [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
+def _medians(name: str, steps: list[dict[str, int]]) -> dict[str, Any]:
+    """Return the median times of a micro-batch and of its steps, in milliseconds."""
+    warm = steps[len(steps) // 5 :]  # In the first batches the JVM compiles code.
+    medians = {step: float(median(each.get(step, 0) for each in warm)) for step in sorted(warm[-1])}
+    return {f"{name}_ms": medians.pop("triggerExecution"), f"{name}_steps_ms": medians}
+
+
+def _empty_batch(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the median time of a micro-batch of a Python source with a task without rows.
+
+    The source does nothing else, so this is the part of a micro-batch that every Python source has.
+    """
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class Reader(DataSourceStreamReader):  # type: ignore[misc]
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"batch": 0}
+
+        def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
+            return {"batch": start["batch"] + 1}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(0)]
+
+        def read(self, partition: InputPartition) -> Any:
+            return iter(())
+
+        def commit(self, end: dict[str, int]) -> None:
+            pass
+
+    class Empty(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return "empty"
+
+        def schema(self) -> str:
+            return "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP"
+
+        def streamReader(self, schema: Any) -> Reader:  # noqa: N802
+            return Reader()
+
+    spark.dataSource.register(Empty)
+    writer = spark.readStream.format("empty").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(arguments.output / "empty")).start()
+    began = time.monotonic()
+    while time.monotonic() < began + (
+        EMPTY_BATCHES_S if len(query.recentProgress) > FEWEST_BATCHES else SLOW_BATCHES_S
+    ):
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        time.sleep(0.5)
+    query.stop()
+    return _medians("empty_batch", [dict(each.durationMs) for each in query.recentProgress])
+
+
+def _steps_ms(query: Any) -> list[dict[str, int]]:
+    return [dict(each.durationMs) for each in query.recentProgress if each.numInputRows]
 
 
 if __name__ == "__main__":
