@@ -15,6 +15,7 @@ from paceline.pipeline.source.admission import MinimumHold, Offsets, limit_ends
 from paceline.pipeline.source.offset_ranges import OffsetRange, pack
 from paceline.pipeline.source.options import ReadOptions
 from paceline.pipeline.source.planning import (
+    DEFAULT_RECORD_BYTES,
     all_found,
     bytes_per_record,
     resolve_partitions,
@@ -295,20 +296,19 @@ class StreamPlanner:
     def _bytes_per_record(self, begins: Offsets, ends: Offsets) -> dict[str, float]:
         """Return the mean stored size of a record by topic, sampled from its largest range every `SIZES_VALID_MS`."""
         now_ms = self._now_ms()
+        topics = {tp.topic for tp, begin in begins.items() if ends[tp] > begin}
+        stale = {each for each in topics if each not in self._sizes or now_ms - self._sizes[each][0] >= SIZES_VALID_MS}
+        if stale and self._target is not None:
+            # With a fixed end nothing else describes topics, and leaders may have moved.
+            self._cluster.describe_topics(sorted(stale))
         largest: dict[str, OffsetRange] = {}
         for tp, begin in begins.items():
             topic, size = tp.topic, ends[tp] - begin
-            if size > 0 and (topic not in largest or size > largest[topic].records):
-                leader = self._cluster.leader_address(tp) or ""
+            more = topic in stale and size > (largest[topic].records if topic in largest else 0)
+            if more and (leader := self._cluster.leader_address(tp)):
                 largest[topic] = OffsetRange(topic, tp.partition, begin, ends[tp], "", leader)
-        stale = {
-            topic: each
-            for topic, each in largest.items()
-            if topic not in self._sizes or now_ms - self._sizes[topic][0] >= SIZES_VALID_MS
-        }
-        for topic, mean_bytes in bytes_per_record(self._cluster, stale).items():
-            self._sizes[topic] = (now_ms, mean_bytes)
-        return {topic: self._sizes[topic][1] for topic in largest}
+        self._sizes |= {topic: (now_ms, size) for topic, size in bytes_per_record(self._cluster, largest).items()}
+        return {topic: self._sizes.get(topic, (0, DEFAULT_RECORD_BYTES))[1] for topic in topics}
 
     def _lose(self, lost: str, first: int = 0, last: int = 0) -> None:
         """Raise DataLossError if ``failOnDataLoss`` is true."""

@@ -3,17 +3,19 @@
 import json
 import pickle
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from paceline.model.errors import ErrorCode, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import DataLossError, InvalidOptionError, UnsupportedOperationError
 from paceline.pipeline.source.options import parse_stream_options
 from paceline.pipeline.source.stream_offset import StreamOffset
-from paceline.pipeline.source.stream_planner import IDLE_POLL_MS, StreamPlanner
+from paceline.pipeline.source.stream_planner import IDLE_POLL_MS, SIZES_VALID_MS, StreamPlanner
 from paceline.pipeline.source.stream_reader import PacelineStreamReader
 from paceline_client.cluster_view import ClusterView
 from paceline_client.process_channels import close_channels
@@ -256,6 +258,26 @@ def planner(served: ServedCluster, clock: Clock, **more: str) -> StreamPlanner:
     options = {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "startingOffsets": "earliest"} | more
     parsed = parse_stream_options(options)
     return StreamPlanner(parsed, parsed.view(), clock, clock.sleep)
+
+
+def test_bytes_limit_a_batch_with_a_fixed_end_after_leaders_have_moved_too() -> None:
+    """No other look-up describes topics then, and a guessed size made the batches of small records far too small."""
+    with ServedCluster({("t", 0): part(1_000)}, brokers=2) as served:
+        clock = Clock()
+        made = planner(served, clock)
+        made.prepare_available_now()
+        start = made.initial()
+        size = len(log(1_000)) // 10
+        first = made.latest(start, None, size, None)
+        served.partitions["t", 0].leader = 2
+        clock.now_ms += SIZES_VALID_MS
+        second = made.latest(first, None, size, None)
+        served.partitions["t", 0].leader = None
+        clock.now_ms += SIZES_VALID_MS
+        third = made.latest(second, None, size, None)
+    tp = TopicPartition("t", 0)
+    counts = [end.offsets[tp] - begin.offsets[tp] for begin, end in pairwise((start, first, second, third))]
+    assert all(80 <= count <= 120 for count in counts), counts
 
 
 def test_too_few_records_wait_for_more_or_for_the_delay() -> None:
