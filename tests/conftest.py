@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 SLOW = (
-    "make test-all adds the slow tests: faults in containers, Spark clusters, Spark's Kafka source beside ours, "
+    "make test-all adds the slow tests: faults in containers, Spark clusters, Spark's Kafka source beside ours, S3, "
     "4,000 connections, more seeds and kills, every scenario in every language, and the wheels."
 )
 _chroots = itertools.count(1)

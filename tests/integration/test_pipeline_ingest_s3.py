@@ -1,12 +1,15 @@
-"""The ingest into a Delta table in S3, as moto serves it: ``pip install 'moto[server]'`` in an environment of its own.
+"""The ingest into a Delta table in S3, as moto serves it: ``pytest tests/integration/test_pipeline_ingest_s3.py``.
 
-PACELINE_MOTO_SERVER is the path of its command ``moto_server``; without it the tests are skipped.
+moto needs an older python-dateutil than requirements.lock has, so it is installed from requirements-s3.lock into an
+environment of its own, under build, which downloads 30 MB. PACELINE_MOTO_SERVER is the path of another ``moto_server``.
 """
 
+import hashlib
 import logging
 import os
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -27,20 +30,35 @@ from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.jobs.ingest.test_ingest import bad
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
-SERVER = os.environ.get("PACELINE_MOTO_SERVER", "")
+ROOT = Path(__file__).resolve().parents[2]
 SECRET = "do-not-print-this-secret"
 
-pytestmark = pytest.mark.skipif(not SERVER, reason="needs PACELINE_MOTO_SERVER=PATH of moto_server")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def moto_server() -> str:
+    """Return the path of ``moto_server``, after installing it the first time."""
+    if path := os.environ.get("PACELINE_MOTO_SERVER"):
+        return path
+    lock = ROOT / "requirements-s3.lock"
+    folder = ROOT / "build" / f"s3-venv-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    if not (folder / "complete").exists():
+        pip = [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "--require-hashes"]
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+        subprocess.run([*pip, "-r", str(lock)], check=True, timeout=420)
+        (folder / "complete").touch()
+    return str(folder / "bin" / "moto_server")
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[dict[str, str]]:
     """Run an S3 server with a bucket ``lake`` and yield the options of delta-rs."""
+    command = moto_server()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    with subprocess.Popen([SERVER, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen([command, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL) as server:
 
         def has_bucket() -> bool:
             try:
