@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.soak.failover import failover
 from tests.soak.groups.soak import group_soak
-from tests.soak.kill_matrix import STEPS, kill_matrix
+from tests.soak.kill_matrix import STEPS, VICTIMS, kill_matrix
 from tests.soak.outage import outage
 from tests.soak.rounds import Outcome, soak
 
@@ -55,7 +55,7 @@ def _groups(asked: argparse.Namespace) -> Result:
 
 
 def _steps(asked: argparse.Namespace) -> Result:
-    return f"{asked.records:,} rows", kill_matrix(asked.directory / "steps", asked.records, asked.only)
+    return f"{asked.records:,} rows", kill_matrix(asked.directory / "steps", asked.records, asked.only, asked.victims)
 
 
 SCENARIOS: dict[str, Callable[[argparse.Namespace], Result]] = {
@@ -79,6 +79,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=int, default=10, help="of groups (10)")
     parser.add_argument("--records", type=int, default=1_000_000, help="rows of steps (1,000,000)")
     parser.add_argument("--only", choices=sorted(STEPS), help="one part of steps")
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS, help="processes that steps kills")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--directory", type=Path, default=Path("build/soak"))
     asked = parser.parse_args()

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,8 +188,8 @@ def _children_of(pid: int) -> list[int]:
     return found
 
 
-def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list[str]:
-    """Copy the rows with all kills for one kind of job and return the problems."""
+def run(what: str, cluster: LocalCluster, directory: Path, records: int, victims: Sequence[str]) -> list[str]:
+    """Copy the rows with all kills of ``victims`` for one kind of job and return the problems."""
     source, target = f"{what}-in", f"{what}-out"
     with Admin(cluster.bootstrap) as admin:
         settings = {"min.insync.replicas": "2"}
@@ -199,7 +199,7 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
         for partition in range(PARTITIONS):
             _send_rows(producer, what, source, partition, per_partition)
         producer.flush(300)
-    plan = [(step, victim) for victim in VICTIMS for step in STEPS[what]]
+    plan = [(step, victim) for victim in victims for step in STEPS[what]]
     processes = Processes(cluster, target if what == "copy" else source)
     place = f"{target}@{directory / 'checkpoint'}" if what == "copy" else str(directory / what)
     command = [sys.executable, "-m", "tests.support.killable_driver", what, cluster.bootstrap, source, place]
@@ -326,7 +326,7 @@ def compare(what: str, found: dict[int, list[bytes]], per_partition: int) -> lis
     return problems
 
 
-def kill_matrix(directory: Path, records: int, only: str | None) -> list[str]:
+def kill_matrix(directory: Path, records: int, only: str | None, victims: Sequence[str]) -> list[str]:
     """Run all parts of the matrix, or only one, and return what is wrong with the rows."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     directory = directory.resolve()
@@ -337,7 +337,7 @@ def kill_matrix(directory: Path, records: int, only: str | None) -> list[str]:
     try:
         cluster.start(timeout_s=300)
         for what in [only] if only else list(STEPS):
-            problems += run(what, cluster, directory, records)
+            problems += run(what, cluster, directory, records, victims)
     finally:
         cluster.stop(force=True)
         remove(directory / "cluster")
