@@ -7,7 +7,9 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 RUN_DIR := build/run
 PYTEST_ARGS ?=
-PYTEST := $(PY) -m pytest -q -n auto --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -q --no-loadscope-reorder
+# Tests with processes wait for half of their time, so there is one more of them than cores.
+WAITING := -n $(shell echo $$(($$(nproc) + 1)))
 KEEP ?= 0
 SMALL ?= 0
 INSECURE ?= 0
@@ -39,18 +41,18 @@ quick: install ## ruff, mypy, unit tests and 20 seeds: two to three minutes on t
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(PYTEST) -m "not slow" tests/unit
+	@$(PYTEST) -n auto -m "not slow" tests/unit
 	@$(PY) -m tests.simulation --seeds 20
 
 test: install ## all tests but the slow ones (20 minutes); PYTEST_ARGS=tests/unit narrows it
-	@$(PYTEST) -m "not slow" --durations=10 $(PYTEST_ARGS)
+	@$(PYTEST) $(WAITING) -m "not slow" --durations=10 $(PYTEST_ARGS)
 
 test-all: install ## all tests, with the slow ones (over an hour): before a release
 	@scripts/docker_engine.sh || echo "no Docker engine: the container tests will be skipped" >&2
-	@$(PYTEST) --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
+	@$(PYTEST) $(WAITING) --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
 
 integration: install java ## only the tests with real processes, without the slow ones
-	@$(PYTEST) -m "not slow" tests/integration $(PYTEST_ARGS)
+	@$(PYTEST) $(WAITING) -m "not slow" tests/integration $(PYTEST_ARGS)
 
 containers: install ## all tests with containers (20 minutes); starts an engine where it may
 	@scripts/docker_engine.sh

@@ -199,6 +199,7 @@ def test_parquet_has_the_chosen_folders_and_checkpoint_and_stops_when_told(
     }
 
 
+@pytest.mark.slow
 def test_records_deleted_before_a_parquet_copy_fail_it_with_the_option_that_skips_them(
     spark: Any,  # noqa: F811
     simple: ServedCluster,

@@ -280,6 +280,7 @@ def test_configure_sets_what_the_traps_ask_for(spark: Any) -> None:  # noqa: F81
     assert SETTINGS["spark.python.udf.pipelined.enabled"] == "false"
 
 
+@pytest.mark.slow
 def test_a_registered_source_reads_as_the_found_one_does(spark: Any, served: ServedCluster) -> None:  # noqa: F811
     """Jobs shipped with --py-files have to register the source."""
     from paceline.pipeline.session import register

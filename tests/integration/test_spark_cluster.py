@@ -97,6 +97,7 @@ def collected(frame: Any) -> list[tuple[int, int, bytes | None]]:
 EVERYTHING = [(partition, each.offset, each.value) for partition in range(PARTITIONS) for each in records_of(partition)]
 
 
+@pytest.mark.slow
 def test_spark_reads_what_was_written_in_every_codec(
     spark: Any,  # noqa: F811
     cluster: LocalCluster,
