@@ -460,9 +460,9 @@ class BrokerNode:
         connection.
         """
         topics = [item.topic_partition.topic for item in data]
-        if self._not_serving() is None and not self._topic_configs.must_wait(topics, producer):
+        serving = self._not_serving() is None
+        if serving and not self._topic_configs.must_wait(topics, producer):
             return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client, producer)
-
         deadline_ms = self._scheduler.now_ms() + timeout_ms
 
         def append() -> Cancel | None:
@@ -473,7 +473,7 @@ class BrokerNode:
             left_ms = max(deadline_ms - self._scheduler.now_ms(), 0)
             return self.replica_manager.produces.produce(acks, left_ms, data, reply, from_client, producer)
 
-        return self._topic_configs.when_known(topics, timeout_ms, producer, append)
+        return self._topic_configs.when_known(topics, timeout_ms, producer, append) if serving else append()
 
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
         """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""
