@@ -207,6 +207,8 @@ class BrokerUnderTest:
         self.config = config
         self.files = files
         self.changes: list[StateChange] = []
+        self.watched: set[TopicPartition] = set()
+        """Partitions that a watcher names."""
         self.fatal: list[Exception] = []
         self.up = True
         self.logs = LogManager(files, dirs, log_config, on_dir_failure=lambda _path, _error: None, boot_id="boot")
@@ -232,6 +234,7 @@ class BrokerUnderTest:
             InlineWork(cluster.time),
             InlineWork(cluster.time),
             unclean_restart=report.is_unclean_restart("boot"),
+            watched=self.watched,
         )
 
     @property

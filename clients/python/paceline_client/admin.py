@@ -6,7 +6,7 @@ records, `admin_watch.py` event streams, `admin_connection.py` the choice of ser
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,10 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicasDescription:
-    """A leader's view of one partition; offsets are exclusive ends."""
+    """A leader's view of one partition; offsets are exclusive ends.
+
+    With an ``error`` the answering broker does not lead the partition, and describes only its own replica, if any.
+    """
 
     topic: str
     partition: int
@@ -93,6 +96,7 @@ class PartitionReplicasDescription:
     """Bytes that producers have appended since this broker began to host the partition; restarts from 0 with it."""
     bytes_out: int = 0
     """Bytes that consumers have read from this broker, counted in the same way."""
+    error: PacelineError | None = None
 
 
 class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin):
@@ -250,27 +254,45 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, D
         Raises:
             BootstrapError: no address answered.
         """
+        answers = self._ask_brokers(topics, lambda partition: (partition.leader,), timeout_ms)
+        return {where: view for views in answers.values() for where, view in views.items() if view.error is None}
+
+    def describe_hosts(
+        self, topics: Iterable[TopicDescription], timeout_ms: int | None = None
+    ) -> dict[int, dict[TopicPartition, PartitionReplicasDescription]]:
+        """Return the view of each live broker of its replicas of these topics, by broker.
+
+        A broker that leads a partition has the progress of all replicas; any other view has an ``error``, and the
+        broker's own replica. A broker that does not answer has no views. Arguments and errors: see `describe_leaders`.
+        """
+        return self._ask_brokers(topics, lambda partition: partition.replicas, timeout_ms)
+
+    def _ask_brokers(
+        self,
+        topics: Iterable[TopicDescription],
+        chosen: Callable[[PartitionDescription], Iterable[int | None]],
+        timeout_ms: int | None,
+    ) -> dict[int, dict[TopicPartition, PartitionReplicasDescription]]:
+        """Return the views of the chosen live brokers, with one call for each topic, all at the same time."""
         limit_s = min((self._describe_timeout_ms if timeout_ms is None else timeout_ms) / 1000, ONE_CALL_S)
         brokers = {broker.broker_id: broker for broker in self.describe_cluster().brokers}
         wanted: dict[int, dict[str, list[int]]] = {}
         for topic in topics:
             for partition in topic.partitions:
-                if partition.leader in brokers:
-                    by_topic = wanted.setdefault(partition.leader, {})
-                    by_topic.setdefault(topic.name, []).append(partition.partition)
+                for broker_id in brokers.keys() & set(chosen(partition)):
+                    wanted.setdefault(broker_id, {}).setdefault(topic.name, []).append(partition.partition)
         calls = []
-        for leader, by_topic in sorted(wanted.items()):
-            stub = MetadataServiceStub(self._channel(brokers[leader].address))
+        for broker_id, by_topic in sorted(wanted.items()):
+            stub = MetadataServiceStub(self._channel(brokers[broker_id].address))
             for name, indexes in by_topic.items():
                 with sendable():
                     request = DescribeReplicasRequest(topic=name, partitions=indexes)
-                calls.append(stub.DescribeReplicas.future(request, timeout=limit_s))
-        found = {}
-        for call in calls:
+                calls.append((broker_id, stub.DescribeReplicas.future(request, timeout=limit_s)))
+        found: dict[int, dict[TopicPartition, PartitionReplicasDescription]] = {one: {} for one in wanted}
+        for broker_id, call in calls:
             with contextlib.suppress(grpc.RpcError):
                 for wire in call.result().partitions:
-                    if not wire.HasField("error"):
-                        found[TopicPartition(wire.topic, wire.partition)] = _replicas(wire)
+                    found[broker_id][TopicPartition(wire.topic, wire.partition)] = _replicas(wire)
         return found
 
     def _describe_replicas_once(
@@ -348,5 +370,13 @@ def _chosen(topic: TopicDescription, wanted: list[int] | None) -> list[Partition
 
 
 def _replicas(wire: PartitionReplicas) -> PartitionReplicasDescription:
-    replicas = tuple(value_of(ReplicaDescription, replica) for replica in wire.replicas)
-    return value_of(PartitionReplicasDescription, wire, replicas=replicas)
+    replicas = tuple(
+        value_of(
+            ReplicaDescription,
+            replica,
+            leader_epochs=tuple((each.leader_epoch, each.start_offset) for each in replica.leader_epochs),
+        )
+        for replica in wire.replicas
+    )
+    error = error_for(wire.error.code, wire.error.message) if wire.HasField("error") else None
+    return value_of(PartitionReplicasDescription, wire, replicas=replicas, error=error)

@@ -14,6 +14,7 @@ from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto
 from paceline.rpc.errors import is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline.v1.cluster_event_pb2 import EventPartition
 from paceline.v1.metadata_service_pb2 import (
     EVENT_GAP_REASON_OTHER_PROCESS,
     EventBatch,
@@ -61,6 +62,7 @@ class WatchAdmin(AdminConnection):
         since_ms: int | None = None,
         topics: Collection[str] = (),
         kinds: Collection[StateChangeKind] = (),
+        partitions: Collection[tuple[str, int]] = (),
         broker_id: int | None = None,
         patience_ms: int = PATIENCE_MS,
     ) -> Iterator[WatchedEvents]:
@@ -71,8 +73,11 @@ class WatchAdmin(AdminConnection):
         Args:
             since_ms: start with retained events of this time or later, milliseconds since the epoch; None starts with
                 future events.
-            topics: only events about these topics; empty also includes events that are not about a topic.
+            topics: only events about these topics and ``partitions``; if both are empty, also events that are not about
+                a topic.
             kinds: only events of these kinds; empty means all.
+            partitions: pairs of topic and partition; with ``broker_id`` the broker also reports the controller's
+                requests about them (`StateChangeKind.CONTROL_REQUEST`).
             broker_id: a broker to watch instead of the controller.
             patience_ms: give up when no process has answered for this long.
 
@@ -81,7 +86,7 @@ class WatchAdmin(AdminConnection):
             PacelineError: the watch was refused.
         """
         with sendable():
-            wanted = EventFilter(topics=sorted(topics), kinds=[event_kind_to_proto(kind) for kind in kinds])
+            wanted = _filter(topics, kinds, partitions)
         began_ms = int(time.time() * 1000)
         cursor, last_ms, before = "", since_ms, ""
 
@@ -102,6 +107,30 @@ class WatchAdmin(AdminConnection):
             if events or gap or address != before:
                 yield WatchedEvents(events, address, gap)
             before = address
+
+    def past_events(
+        self,
+        *,
+        since_ms: int = 0,
+        topics: Collection[str] = (),
+        kinds: Collection[StateChangeKind] = (),
+        broker_id: int | None = None,
+        timeout_ms: int = 2_000,
+    ) -> list[StateChange]:
+        """Return the events that the active controller, or a broker, still has; arguments as of `watch_events`.
+
+        Raises:
+            PacelineError: the process did not send all of them within ``timeout_ms``.
+        """
+        with sendable():
+            request = WatchEventsRequest(filter=_filter(topics, kinds), since_ms=since_ms, past_only=True)
+        with wait_notice("past events") as wait:
+            address = self._watched(broker_id, timeout_ms / 1000, wait)
+            try:
+                messages = MetadataServiceStub(self._channel(address)).WatchEvents(request, timeout=timeout_ms / 1000)
+                return [event_from_proto(event) for message in messages for event in message.batch.events]
+            except grpc.RpcError as failure:
+                raise named(address, failure) from failure
 
     def _messages(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, patience_ms: int
@@ -177,6 +206,16 @@ class WatchAdmin(AdminConnection):
         if not error.retriable:
             raise error from failure
         return error
+
+
+def _filter(
+    topics: Collection[str], kinds: Collection[StateChangeKind], partitions: Collection[tuple[str, int]] = ()
+) -> EventFilter:
+    return EventFilter(
+        topics=sorted(topics),
+        kinds=[event_kind_to_proto(kind) for kind in kinds],
+        partitions=[EventPartition(topic=topic, partition=index) for topic, index in partitions],
+    )
 
 
 def _gap(batch: EventBatch) -> EventGap:

@@ -94,10 +94,12 @@ class BrokerNode:
         background: BackgroundWork,
         cleaner_background: BackgroundWork,
         unclean_restart: bool = False,
+        watched: Collection[TopicPartition] = (),
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
-        ``background`` flushes logs and ``cleaner_background`` compacts them.
+        ``background`` flushes logs and ``cleaner_background`` compacts them. Control requests about the ``watched``
+        partitions are reported; the collection may change at any time.
         """
         self._config = config
         self._scheduler = scheduler
@@ -149,7 +151,7 @@ class BrokerNode:
             config.groups, scheduler, HostedOffsetsTopic(hosted, transport, self.produce), self._new_member_suffix
         )
         # The requests of the controller, and those to it
-        self._control = ControlRequests(manager, self._zookeeper, self)
+        self._control = ControlRequests(manager, self._zookeeper, self, watched)
         self._registration = Registration(
             config,
             endpoints,
@@ -285,10 +287,10 @@ class BrokerNode:
             if not new_session:
                 self._isr_writer.connected()
                 self._topic_configs.connected(new_session=False)
-        elif event.state is SessionState.EXPIRED:
-            # Keep roles and data until a controller sends requests in the new session. Keep the old broker epoch until
-            # the broker has registered again.
-            self._emit(StateChangeKind.SESSION_CHANGED, "the ZooKeeper session has expired")
+        # Keep roles and data after an expiry until a controller sends requests in the new session. Keep the old broker
+        # epoch until the broker has registered again.
+        cause = f"the ZooKeeper session is {event.state.name.lower().replace('_', ' ')}"
+        self._emit(StateChangeKind.SESSION_CHANGED, cause, to_state=event.state.name)
 
     def _registered(self, registered: BrokerRegistered) -> None:
         try:
@@ -329,6 +331,7 @@ class BrokerNode:
         replica: int | None = None,
         broker_epoch: int | None = None,
         log_dir: str | None = None,
+        to_state: str | None = None,
     ) -> None:
         self._on_state_change(
             StateChange(
@@ -338,6 +341,7 @@ class BrokerNode:
                 replica=self._config.broker_id if replica is None else replica,
                 broker_epoch=broker_epoch,
                 log_dir=log_dir,
+                to_state=to_state,
                 cause=cause,
             )
         )
@@ -381,6 +385,10 @@ class BrokerNode:
     def request_refused(self, cause: str) -> None:
         """Record a refused request."""
         self._emit(StateChangeKind.CONTROL_REFUSED, cause)
+
+    def request_answered(self, change: StateChange) -> None:
+        """Report the answer to a request about a watched partition."""
+        self._on_state_change(change)
 
     # Groups
 

@@ -21,7 +21,7 @@ from paceline.model.state_change import StateChange, StateChangeKind, state_chan
 _GROUPS: Final = {
     "isr": ("isr-proposed", "isr-shrunk", "isr-expanded", "isr-refused", "isr-unknown"),
     "leader": ("leader-elected", "became-leader", "became-follower"),
-    "controller": ("controller-elected", "controller-resigned", "control-refused"),
+    "controller": ("controller-elected", "controller-resigned", "control-refused", "control-request"),
     "broker": ("broker-up", "broker-down", "broker-registered", "session-changed"),
     "log": ("log-dir-failed", "log-damaged", "log-set-aside", "became-offline"),
     "topic": ("topic-created", "topic-deleted"),
@@ -67,12 +67,15 @@ def watch(
     wanted = [parse_partition(text) for text in topics]
     since_ms, chosen = _since_ms(since), _kinds(kinds)
     with reported(output), open_admin(bootstrap) as admin:
+        from paceline.rpc.convert.events import MAX_NAMED_PARTITIONS
+
         admin.describe_cluster()  # fails when no broker answers, unlike a watch, which waits for one
         _warn_if_absent(admin, {topic for topic, _ in wanted})
         items = admin.watch_events(
             since_ms=since_ms,
             topics=sorted({topic for topic, _ in wanted}),
             kinds=chosen,
+            partitions=[(topic, index) for topic, index in wanted if index is not None][:MAX_NAMED_PARTITIONS],
             broker_id=broker_id,
         )
         lines = _event_lines(items, wanted, bool(kinds), fold=output == "table" and not kinds)
@@ -178,6 +181,8 @@ def _details(change: StateChange) -> Iterator[str]:
         yield "ends " + " ".join(f"{one.broker_id}:{_or_dash(one.log_end_offset)}" for one in change.replicas)
     if change.topic_partition is None and change.controller_epoch:
         yield f"controller epoch {change.controller_epoch}"
+    if change.answer is not None:
+        yield f"{change.answer.request} {change.answer.error or 'applied'}"
     if change.cause:
         yield f"({change.cause})"
 

@@ -104,3 +104,5 @@ class ReplicaDescription:
     broker_epoch: int | None = None
     online: bool = True
     """Whether its broker is alive and its log directory works, according to the controller's latest request."""
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    """The latest leader epochs of its log, each with its start offset, oldest first; only of the answering broker."""

@@ -184,7 +184,7 @@ class EpochAnswer:
 
 @dataclass(slots=True)
 class PartitionReplicasView:
-    """A leader's view of one partition."""
+    """A leader's view of one partition; with a failure, the view of a broker that is not its leader."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None

@@ -47,6 +47,8 @@ class StateChangeKind(Enum):
     TOPIC_CONFIGURED = "topic-configured"
     BROKER_CONFIGURED = "broker-configured"
     REASSIGNMENT = "reassignment"
+    CONTROL_REQUEST = "control-request"
+    """A broker answered a controller's request about a partition that a watcher names."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,20 @@ class ReplicaOffsets:
     broker_id: int
     log_end_offset: int | None
     high_watermark: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestAnswer:
+    """A broker's answer to a controller's request; the request's own epochs are those of the state change."""
+
+    request: str
+    """``LeaderAndIsr``, ``StopReplica`` or ``UpdateMetadata``."""
+    controller_id: int
+    error: str | None = None
+    """Name of the error code; None when the request was applied. The other fields are set only with an error."""
+    known_controller_epoch: int | None = None
+    known_leader_epoch: int | None = None
+    known_broker_epoch: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +95,7 @@ class StateChange:
     """Broker id of the replica that changed; None for a change of the partition or the process."""
     from_state: str | None = None
     to_state: str | None = None
+    """New state of a state machine, or of a ZooKeeper session (`SESSION_CHANGED`: a name of `SessionState`)."""
     controller_epoch: int | None = None
     leader: int | None = None
     leader_epoch: int | None = None
@@ -98,6 +115,7 @@ class StateChange:
     """Replicas before a reassignment; None when the reassignment is complete."""
     target_replicas: tuple[int, ...] | None = None
     """Target replicas of a reassignment."""
+    answer: RequestAnswer | None = None
     cause: str | None = None
     """Cause, as a text for people."""
 
@@ -115,7 +133,9 @@ def state_change_fields(change: StateChange) -> dict[str, Any]:
         if name == "topic_partition":
             found["topic"], found["partition"] = value
         elif name == "replicas":
-            found["replicas"] = [_offsets_fields(replica) for replica in value]
+            found["replicas"] = [_known_fields(replica) for replica in value]
+        elif name == "answer":
+            found |= _known_fields(value)
         elif isinstance(value, tuple):
             found[name] = list(value)
         else:
@@ -123,10 +143,5 @@ def state_change_fields(change: StateChange) -> dict[str, Any]:
     return found
 
 
-def _offsets_fields(replica: ReplicaOffsets) -> dict[str, int]:
-    found = {"broker_id": replica.broker_id}
-    if replica.log_end_offset is not None:
-        found["log_end_offset"] = replica.log_end_offset
-    if replica.high_watermark is not None:
-        found["high_watermark"] = replica.high_watermark
-    return found
+def _known_fields(part: ReplicaOffsets | RequestAnswer) -> dict[str, Any]:
+    return {field.name: value for field in fields(part) if (value := getattr(part, field.name)) is not None}

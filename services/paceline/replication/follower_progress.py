@@ -36,6 +36,7 @@ class FollowerProgress:
         "broker_epoch",
         "broker_id",
         "clock",
+        "fence_reported",
         "fetched_in_epoch",
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
@@ -57,6 +58,8 @@ class FollowerProgress:
         """Last time when the follower had all records; None if it was not caught up since the leader epoch began."""
         self.fetched_in_epoch = False
         """Whether the follower has fetched in the current leader epoch."""
+        self.fence_reported = False
+        """Whether a fetch that was refused because of an epoch has been reported in the current leader epoch."""
         self.clock: FetchClock | None = None
         """Clock of the fetch session that contains this partition, None without a session."""
         self.answered_ms = NEVER
@@ -75,7 +78,7 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_ms = now_ms
         self.last_caught_up_ms = now_ms if in_isr else None
-        self.fetched_in_epoch = False
+        self.fetched_in_epoch = self.fence_reported = False
         self.clock = None
         self.answered_ms = self.proved_ms = NEVER
         if not was_leader:

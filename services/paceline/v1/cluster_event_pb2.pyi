@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import paceline.v1.errors_pb2
 import sys
 import typing
 
@@ -50,7 +51,7 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_TRUNCATED: _ClusterEventKind.ValueType  # 11
     """A follower truncated its log to the end of the common part with the leader's log."""
     CLUSTER_EVENT_KIND_FETCH_FENCED: _ClusterEventKind.ValueType  # 12
-    """A fetch was refused because of its leader epoch or broker epoch."""
+    """A leader refused a follower's fetch because of its leader epoch or broker epoch."""
     CLUSTER_EVENT_KIND_FETCHER_FAILED: _ClusterEventKind.ValueType  # 13
     """A follower stopped copying a partition after an error."""
     CLUSTER_EVENT_KIND_CONTROL_REFUSED: _ClusterEventKind.ValueType  # 14
@@ -58,7 +59,7 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_BROKER_REGISTERED: _ClusterEventKind.ValueType  # 15
     """A broker registered in ZooKeeper."""
     CLUSTER_EVENT_KIND_SESSION_CHANGED: _ClusterEventKind.ValueType  # 16
-    """A broker's ZooKeeper session expired."""
+    """The state of a broker's ZooKeeper session changed."""
     CLUSTER_EVENT_KIND_LOG_DIR_FAILED: _ClusterEventKind.ValueType  # 17
     """A log directory failed."""
     CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: _ClusterEventKind.ValueType  # 18
@@ -95,6 +96,10 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
     followers report that.
     """
+    CLUSTER_EVENT_KIND_CONTROL_REQUEST: _ClusterEventKind.ValueType  # 34
+    """A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
+    partition in EventFilter.partitions.
+    """
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -126,7 +131,7 @@ CLUSTER_EVENT_KIND_ISR_UNKNOWN: ClusterEventKind.ValueType  # 10
 CLUSTER_EVENT_KIND_TRUNCATED: ClusterEventKind.ValueType  # 11
 """A follower truncated its log to the end of the common part with the leader's log."""
 CLUSTER_EVENT_KIND_FETCH_FENCED: ClusterEventKind.ValueType  # 12
-"""A fetch was refused because of its leader epoch or broker epoch."""
+"""A leader refused a follower's fetch because of its leader epoch or broker epoch."""
 CLUSTER_EVENT_KIND_FETCHER_FAILED: ClusterEventKind.ValueType  # 13
 """A follower stopped copying a partition after an error."""
 CLUSTER_EVENT_KIND_CONTROL_REFUSED: ClusterEventKind.ValueType  # 14
@@ -134,7 +139,7 @@ CLUSTER_EVENT_KIND_CONTROL_REFUSED: ClusterEventKind.ValueType  # 14
 CLUSTER_EVENT_KIND_BROKER_REGISTERED: ClusterEventKind.ValueType  # 15
 """A broker registered in ZooKeeper."""
 CLUSTER_EVENT_KIND_SESSION_CHANGED: ClusterEventKind.ValueType  # 16
-"""A broker's ZooKeeper session expired."""
+"""The state of a broker's ZooKeeper session changed."""
 CLUSTER_EVENT_KIND_LOG_DIR_FAILED: ClusterEventKind.ValueType  # 17
 """A log directory failed."""
 CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: ClusterEventKind.ValueType  # 18
@@ -170,6 +175,10 @@ CLUSTER_EVENT_KIND_BROKER_CONFIGURED: ClusterEventKind.ValueType  # 32
 CLUSTER_EVENT_KIND_LEADER_UNREACHABLE: ClusterEventKind.ValueType  # 33
 """A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
 followers report that.
+"""
+CLUSTER_EVENT_KIND_CONTROL_REQUEST: ClusterEventKind.ValueType  # 34
+"""A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
+partition in EventFilter.partitions.
 """
 global___ClusterEventKind = ClusterEventKind
 
@@ -232,6 +241,70 @@ TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE: TransitionState.ValueType  # 10
 TRANSITION_STATE_NON_EXISTENT_REPLICA: TransitionState.ValueType  # 11
 """The replica does not exist, or was deleted."""
 global___TransitionState = TransitionState
+
+class _SessionState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SessionStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SessionState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SESSION_STATE_UNSPECIFIED: _SessionState.ValueType  # 0
+    """Not given: the event is not about a session, or the broker is of an older version and the session has expired."""
+    SESSION_STATE_CONNECTED: _SessionState.ValueType  # 1
+    """Connected, in the same session as before or in a new one."""
+    SESSION_STATE_DISCONNECTED: _SessionState.ValueType  # 2
+    """The connection is lost; the session may still exist."""
+    SESSION_STATE_IN_DOUBT: _SessionState.ValueType  # 3
+    """Disconnected for longer than the session timeout by the clock of the broker: ZooKeeper may have ended the session."""
+    SESSION_STATE_EXPIRED: _SessionState.ValueType  # 4
+    """ZooKeeper has ended the session and removed the registration; a connection in a new session follows."""
+    SESSION_STATE_CLOSED: _SessionState.ValueType  # 5
+    """The broker has closed the session."""
+
+class SessionState(_SessionState, metaclass=_SessionStateEnumTypeWrapper):
+    """SessionState is the state of a process's ZooKeeper session, as its client knows it."""
+
+SESSION_STATE_UNSPECIFIED: SessionState.ValueType  # 0
+"""Not given: the event is not about a session, or the broker is of an older version and the session has expired."""
+SESSION_STATE_CONNECTED: SessionState.ValueType  # 1
+"""Connected, in the same session as before or in a new one."""
+SESSION_STATE_DISCONNECTED: SessionState.ValueType  # 2
+"""The connection is lost; the session may still exist."""
+SESSION_STATE_IN_DOUBT: SessionState.ValueType  # 3
+"""Disconnected for longer than the session timeout by the clock of the broker: ZooKeeper may have ended the session."""
+SESSION_STATE_EXPIRED: SessionState.ValueType  # 4
+"""ZooKeeper has ended the session and removed the registration; a connection in a new session follows."""
+SESSION_STATE_CLOSED: SessionState.ValueType  # 5
+"""The broker has closed the session."""
+global___SessionState = SessionState
+
+class _ControlRequestKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ControlRequestKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ControlRequestKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CONTROL_REQUEST_KIND_UNSPECIFIED: _ControlRequestKind.ValueType  # 0
+    """Not given."""
+    CONTROL_REQUEST_KIND_LEADER_AND_ISR: _ControlRequestKind.ValueType  # 1
+    """Lead or follow partitions."""
+    CONTROL_REQUEST_KIND_STOP_REPLICA: _ControlRequestKind.ValueType  # 2
+    """Stop replicas, and perhaps delete them."""
+    CONTROL_REQUEST_KIND_UPDATE_METADATA: _ControlRequestKind.ValueType  # 3
+    """New metadata of the cluster."""
+
+class ControlRequestKind(_ControlRequestKind, metaclass=_ControlRequestKindEnumTypeWrapper):
+    """ControlRequestKind is the kind of a controller's request to a broker."""
+
+CONTROL_REQUEST_KIND_UNSPECIFIED: ControlRequestKind.ValueType  # 0
+"""Not given."""
+CONTROL_REQUEST_KIND_LEADER_AND_ISR: ControlRequestKind.ValueType  # 1
+"""Lead or follow partitions."""
+CONTROL_REQUEST_KIND_STOP_REPLICA: ControlRequestKind.ValueType  # 2
+"""Stop replicas, and perhaps delete them."""
+CONTROL_REQUEST_KIND_UPDATE_METADATA: ControlRequestKind.ValueType  # 3
+"""New metadata of the cluster."""
+global___ControlRequestKind = ControlRequestKind
 
 @typing.final
 class ReplicaOffsets(google.protobuf.message.Message):
@@ -533,6 +606,7 @@ class BrokerEvent(google.protobuf.message.Message):
     CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
     SILENT_MS_FIELD_NUMBER: builtins.int
+    SESSION_STATE_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Broker id."""
     controller_epoch: builtins.int
@@ -543,6 +617,8 @@ class BrokerEvent(google.protobuf.message.Message):
     """
     silent_ms: builtins.int
     """Milliseconds since the reporting controller last heard from the broker; absent when it is not known."""
+    session_state: global___SessionState.ValueType
+    """State of the broker's ZooKeeper session after session_changed."""
     def __init__(
         self,
         *,
@@ -550,9 +626,10 @@ class BrokerEvent(google.protobuf.message.Message):
         controller_epoch: builtins.int | None = ...,
         broker_epoch: builtins.int | None = ...,
         silent_ms: builtins.int | None = ...,
+        session_state: global___SessionState.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "_silent_ms", b"_silent_ms", "broker_epoch", b"broker_epoch", "controller_epoch", b"controller_epoch", "silent_ms", b"silent_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "_silent_ms", b"_silent_ms", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "silent_ms", b"silent_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_controller_epoch", b"_controller_epoch", "_silent_ms", b"_silent_ms", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "session_state", b"session_state", "silent_ms", b"silent_ms"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
     @typing.overload
@@ -561,6 +638,83 @@ class BrokerEvent(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_silent_ms", b"_silent_ms"]) -> typing.Literal["silent_ms"] | None: ...
 
 global___BrokerEvent = BrokerEvent
+
+@typing.final
+class ControlRequestEvent(google.protobuf.message.Message):
+    """ControlRequestEvent is a broker's answer to a controller's request, for one partition of the request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_ID_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    LEADERSHIP_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    KNOWN_CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    KNOWN_LEADER_EPOCH_FIELD_NUMBER: builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    KNOWN_BROKER_EPOCH_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker that answered."""
+    controller_id: builtins.int
+    """Id of the controller that sent the request."""
+    kind: global___ControlRequestKind.ValueType
+    """Kind of the request."""
+    controller_epoch: builtins.int
+    """Controller epoch of the request."""
+    error: paceline.v1.errors_pb2.ErrorCode.ValueType
+    """Why the broker refused the request or its part about this partition. BROKER_NOT_AVAILABLE: it asks ZooKeeper to
+    confirm an epoch, and the controller sends the request again. Absent when the request was applied.
+    """
+    known_controller_epoch: builtins.int
+    """When refused: newest controller epoch that ZooKeeper has confirmed to the broker."""
+    known_leader_epoch: builtins.int
+    """When refused: leader epoch of the broker's replica; absent when it has none."""
+    broker_epoch: builtins.int
+    """Broker epoch of the registration that the request is for; absent when it has none, and for callers that are not
+    super users when the cluster uses client identities.
+    """
+    known_broker_epoch: builtins.int
+    """When refused: the broker's own broker epoch; absent for the same callers."""
+    @property
+    def partition(self) -> global___EventPartition:
+        """The partition."""
+
+    @property
+    def leadership(self) -> global___PartitionLeadership:
+        """Leadership in the request; of a StopReplica only the leader epoch."""
+
+    def __init__(
+        self,
+        *,
+        partition: global___EventPartition | None = ...,
+        broker_id: builtins.int = ...,
+        controller_id: builtins.int = ...,
+        kind: global___ControlRequestKind.ValueType = ...,
+        controller_epoch: builtins.int = ...,
+        leadership: global___PartitionLeadership | None = ...,
+        error: paceline.v1.errors_pb2.ErrorCode.ValueType | None = ...,
+        known_controller_epoch: builtins.int | None = ...,
+        known_leader_epoch: builtins.int | None = ...,
+        broker_epoch: builtins.int | None = ...,
+        known_broker_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_error", b"_error", "_known_broker_epoch", b"_known_broker_epoch", "_known_controller_epoch", b"_known_controller_epoch", "_known_leader_epoch", b"_known_leader_epoch", "broker_epoch", b"broker_epoch", "error", b"error", "known_broker_epoch", b"known_broker_epoch", "known_controller_epoch", b"known_controller_epoch", "known_leader_epoch", b"known_leader_epoch", "leadership", b"leadership", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_error", b"_error", "_known_broker_epoch", b"_known_broker_epoch", "_known_controller_epoch", b"_known_controller_epoch", "_known_leader_epoch", b"_known_leader_epoch", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "error", b"error", "kind", b"kind", "known_broker_epoch", b"known_broker_epoch", "known_controller_epoch", b"known_controller_epoch", "known_leader_epoch", b"known_leader_epoch", "leadership", b"leadership", "partition", b"partition"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_known_broker_epoch", b"_known_broker_epoch"]) -> typing.Literal["known_broker_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_known_controller_epoch", b"_known_controller_epoch"]) -> typing.Literal["known_controller_epoch"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_known_leader_epoch", b"_known_leader_epoch"]) -> typing.Literal["known_leader_epoch"] | None: ...
+
+global___ControlRequestEvent = ControlRequestEvent
 
 @typing.final
 class LogDirEvent(google.protobuf.message.Message):
@@ -714,6 +868,7 @@ class ClusterEvent(google.protobuf.message.Message):
     TOPIC_CONFIGURED_FIELD_NUMBER: builtins.int
     BROKER_CONFIGURED_FIELD_NUMBER: builtins.int
     LEADER_UNREACHABLE_FIELD_NUMBER: builtins.int
+    CONTROL_REQUEST_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The reporting process, for example "broker-1" or "controller-1000000"."""
     time_ms: builtins.int
@@ -766,7 +921,9 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def fetch_fenced(self) -> global___ReplicaEvent:
-        """A fetch was refused because of its leader epoch or broker epoch."""
+        """A leader refused a follower's fetch because of its leader epoch or broker epoch: broker_id is the follower, the
+        cause has both epochs. Reported once per follower and leader epoch.
+        """
 
     @property
     def fetcher_failed(self) -> global___ReplicaEvent:
@@ -782,7 +939,7 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def session_changed(self) -> global___BrokerEvent:
-        """A broker's ZooKeeper session expired."""
+        """The state of a broker's ZooKeeper session changed."""
 
     @property
     def log_dir_failed(self) -> global___LogDirEvent:
@@ -854,6 +1011,10 @@ class ClusterEvent(google.protobuf.message.Message):
         followers report that.
         """
 
+    @property
+    def control_request(self) -> global___ControlRequestEvent:
+        """A broker answered a controller's request about a partition that a watcher names."""
+
     def __init__(
         self,
         *,
@@ -893,9 +1054,10 @@ class ClusterEvent(google.protobuf.message.Message):
         topic_configured: global___TopicEvent | None = ...,
         broker_configured: global___BrokerEvent | None = ...,
         leader_unreachable: global___BrokerEvent | None = ...,
+        control_request: global___ControlRequestEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured", "leader_unreachable"] | None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured", "leader_unreachable", "control_request"] | None: ...
 
 global___ClusterEvent = ClusterEvent

@@ -313,7 +313,7 @@ global___PartitionDescription = PartitionDescription
 
 @typing.final
 class DescribeReplicasRequest(google.protobuf.message.Message):
-    """DescribeReplicasRequest names partitions led by the called broker."""
+    """DescribeReplicasRequest names partitions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -357,7 +357,10 @@ global___DescribeReplicasResponse = DescribeReplicasResponse
 
 @typing.final
 class PartitionReplicas(google.protobuf.message.Message):
-    """PartitionReplicas is the leader's view of one partition."""
+    """PartitionReplicas is the leader's view of one partition. A broker with a replica that does not lead, or cannot prove
+    that it leads, sets error, leader, leader_epoch, high_watermark, log_start_offset, topic_id, and in replicas only its
+    own replica; then leader is -1 when it knows no leader.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -477,6 +480,7 @@ class ReplicaProgress(google.protobuf.message.Message):
     LAG_RECORDS_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
     ONLINE_FIELD_NUMBER: builtins.int
+    LEADER_EPOCHS_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Broker id."""
     log_end_offset: builtins.int
@@ -499,6 +503,12 @@ class ReplicaProgress(google.protobuf.message.Message):
     """
     online: builtins.bool
     """Whether the broker is alive and its log directory works, according to the controller's latest request."""
+    @property
+    def leader_epochs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LeaderEpochStart]:
+        """Leader epochs of its log, oldest first: the latest 100, fewer when the request has more than ten partitions. Only
+        the answering broker's own replica has them.
+        """
+
     def __init__(
         self,
         *,
@@ -512,9 +522,10 @@ class ReplicaProgress(google.protobuf.message.Message):
         lag_records: builtins.int | None = ...,
         broker_epoch: builtins.int | None = ...,
         online: builtins.bool = ...,
+        leader_epochs: collections.abc.Iterable[global___LeaderEpochStart] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_high_watermark", b"_high_watermark", "_lag_records", b"_lag_records", "_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_epoch", b"broker_epoch", "high_watermark", b"high_watermark", "lag_records", b"lag_records", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_high_watermark", b"_high_watermark", "_lag_records", b"_lag_records", "_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "lag_records", b"lag_records", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "online", b"online"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_broker_epoch", b"_broker_epoch", "_high_watermark", b"_high_watermark", "_lag_records", b"_lag_records", "_last_caught_up_ago_ms", b"_last_caught_up_ago_ms", "_last_fetch_ago_ms", b"_last_fetch_ago_ms", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "lag_records", b"lag_records", "last_caught_up_ago_ms", b"last_caught_up_ago_ms", "last_fetch_ago_ms", b"last_fetch_ago_ms", "leader_epochs", b"leader_epochs", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "online", b"online"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_broker_epoch", b"_broker_epoch"]) -> typing.Literal["broker_epoch"] | None: ...
     @typing.overload
@@ -533,6 +544,28 @@ class ReplicaProgress(google.protobuf.message.Message):
 global___ReplicaProgress = ReplicaProgress
 
 @typing.final
+class LeaderEpochStart(google.protobuf.message.Message):
+    """LeaderEpochStart is the first offset of a leader epoch in the log of a replica."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEADER_EPOCH_FIELD_NUMBER: builtins.int
+    START_OFFSET_FIELD_NUMBER: builtins.int
+    leader_epoch: builtins.int
+    """Leader epoch."""
+    start_offset: builtins.int
+    """First offset that its leader may have written."""
+    def __init__(
+        self,
+        *,
+        leader_epoch: builtins.int = ...,
+        start_offset: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leader_epoch", b"leader_epoch", "start_offset", b"start_offset"]) -> None: ...
+
+global___LeaderEpochStart = LeaderEpochStart
+
+@typing.final
 class EventFilter(google.protobuf.message.Message):
     """EventFilter selects events."""
 
@@ -540,21 +573,31 @@ class EventFilter(google.protobuf.message.Message):
 
     TOPICS_FIELD_NUMBER: builtins.int
     KINDS_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of topics; empty selects all events, also those that are not about a topic."""
+        """Names of topics. When topics and partitions are empty, all events are selected, also those that are not about a
+        topic.
+        """
 
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[paceline.v1.cluster_event_pb2.ClusterEventKind.ValueType]:
         """Kinds; empty means all."""
+
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[paceline.v1.cluster_event_pb2.EventPartition]:
+        """Partitions, besides those of topics; at most 100. Topic ids are not compared. While a watch names a partition here,
+        the called broker also reports the controller's requests about it (control_request).
+        """
 
     def __init__(
         self,
         *,
         topics: collections.abc.Iterable[builtins.str] | None = ...,
         kinds: collections.abc.Iterable[paceline.v1.cluster_event_pb2.ClusterEventKind.ValueType] | None = ...,
+        partitions: collections.abc.Iterable[paceline.v1.cluster_event_pb2.EventPartition] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "partitions", b"partitions", "topics", b"topics"]) -> None: ...
 
 global___EventFilter = EventFilter
 
@@ -568,6 +611,7 @@ class WatchEventsRequest(google.protobuf.message.Message):
     SINCE_MS_FIELD_NUMBER: builtins.int
     FILTER_FIELD_NUMBER: builtins.int
     ACTIVE_CONTROLLER_ONLY_FIELD_NUMBER: builtins.int
+    PAST_ONLY_FIELD_NUMBER: builtins.int
     cursor: builtins.str
     """Cursor to continue from. Empty starts with future events, or with events since since_ms."""
     since_ms: builtins.int
@@ -576,6 +620,10 @@ class WatchEventsRequest(google.protobuf.message.Message):
     """
     active_controller_only: builtins.bool
     """End with NOT_CONTROLLER when the called process is not, or no longer, the active controller."""
+    past_only: builtins.bool
+    """End the stream after the retained events instead of waiting for new ones. Servers that do not know this field keep
+    the stream open: set a deadline.
+    """
     @property
     def filter(self) -> global___EventFilter:
         """Events to send."""
@@ -587,9 +635,10 @@ class WatchEventsRequest(google.protobuf.message.Message):
         since_ms: builtins.int | None = ...,
         filter: global___EventFilter | None = ...,
         active_controller_only: builtins.bool = ...,
+        past_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "filter", b"filter", "since_ms", b"since_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "active_controller_only", b"active_controller_only", "cursor", b"cursor", "filter", b"filter", "since_ms", b"since_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_since_ms", b"_since_ms", "active_controller_only", b"active_controller_only", "cursor", b"cursor", "filter", b"filter", "past_only", b"past_only", "since_ms", b"since_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_since_ms", b"_since_ms"]) -> typing.Literal["since_ms"] | None: ...
 
 global___WatchEventsRequest = WatchEventsRequest

@@ -68,7 +68,8 @@ class MetadataServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
+        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+        other broker answers with an error, and describes its own replica in the same entry if it has one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

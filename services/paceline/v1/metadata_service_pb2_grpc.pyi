@@ -46,7 +46,9 @@ class MetadataServiceStub:
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         paceline.v1.metadata_service_pb2.DescribeReplicasResponse,
     ]
-    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
+    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+    other broker answers with an error, and describes its own replica in the same entry if it has one.
+    """
 
     WatchEvents: grpc.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchEventsRequest,
@@ -84,7 +86,9 @@ class MetadataServiceAsyncStub:
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         paceline.v1.metadata_service_pb2.DescribeReplicasResponse,
     ]
-    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
+    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+    other broker answers with an error, and describes its own replica in the same entry if it has one.
+    """
 
     WatchEvents: grpc.aio.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchEventsRequest,
@@ -128,7 +132,9 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.metadata_service_pb2.DescribeReplicasResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.DescribeReplicasResponse]]:
-        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
+        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+        other broker answers with an error, and describes its own replica in the same entry if it has one.
+        """
 
     @abc.abstractmethod
     def WatchEvents(

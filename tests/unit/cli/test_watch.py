@@ -16,7 +16,7 @@ from paceline.cli.commands import cli
 from paceline.cli.top import _chosen, _row, screen
 from paceline.cli.watch import _event_lines, _kinds, _since_ms, event_line
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
+from paceline.model.state_change import ReplicaOffsets, RequestAnswer, StateChange, StateChangeKind
 from paceline_client import EventGap, PartitionDescription, WatchedEvents
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,6 +47,14 @@ def test_an_isr_change_is_one_line_with_the_offsets_at_its_time() -> None:
         "broker-2            isr-shrunk          t/0                  "
         "leader 2 epoch 5  isr [2,3] -> [2]  ends 2:50 3:-  (lag)"
     )
+
+
+def test_a_control_request_is_one_line_with_its_result() -> None:
+    answer = RequestAnswer(request="StopReplica", controller_id=7, error="STALE_CONTROLLER_EPOCH")
+    refused = change(StateChangeKind.CONTROL_REQUEST, who="broker-2", leader_epoch=5, answer=answer)
+    assert event_line(refused).endswith("control-request     t/0                  StopReplica STALE_CONTROLLER_EPOCH")
+    applied = change(StateChangeKind.CONTROL_REQUEST, answer=RequestAnswer(request="UpdateMetadata", controller_id=7))
+    assert event_line(applied).endswith("UpdateMetadata applied")
 
 
 def test_an_event_of_another_day_has_its_date() -> None:

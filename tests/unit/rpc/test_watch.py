@@ -11,8 +11,14 @@ from paceline.controller.context import PartitionState, ReplicaState
 from paceline.model.errors import InvalidRequestError, NotControllerError, ShuttingDownError, ThrottledError
 from paceline.model.event_ring import EventRing
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
-from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto, event_to_proto
+from paceline.model.state_change import ReplicaOffsets, RequestAnswer, StateChange, StateChangeKind, state_change_fields
+from paceline.rpc.convert.events import (
+    MAX_NAMED_PARTITIONS,
+    event_from_proto,
+    event_kind_to_proto,
+    event_to_proto,
+    without_broker_epoch,
+)
 from paceline.rpc.watch import watch_servicer
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -117,6 +123,51 @@ async def test_events_are_picked_by_topic_and_by_kind() -> None:
     assert causes(rest) == []
 
 
+async def test_a_named_partition_is_watched_as_long_as_a_watcher_names_it() -> None:
+    served = Served()
+    served.say("1", topic="a")
+    where = {number: TopicPartition("orders", number) for number in (0, 1)}
+    for number, topic_partition in where.items():
+        served.hub.put(StateChange(who="b", wall_ms=0, topic_partition=topic_partition, cause=f"p{number}"))
+    named = pb.EventFilter(partitions=[cluster_event_pb2.EventPartition(topic="orders", partition=1)])
+    streams = [served.WatchEvents(pb.WatchEventsRequest(since_ms=0, filter=named), None) for _ in range(2)]
+    for stream in streams:
+        (found,) = await first(stream)
+        assert causes(found.batch) == ["p1"]
+    assert set(served.hub.watched) == {where[1]}
+    await streams[0].aclose()
+    assert set(served.hub.watched) == {where[1]}
+    await streams[1].aclose()
+    assert not served.hub.watched
+    both = pb.EventFilter(topics=["a"], partitions=named.partitions)
+    (found,) = await batches(served, since_ms=0, filter=both)
+    assert causes(found) == ["1", "p1"]
+
+
+async def test_a_watch_of_the_past_ends_with_the_last_event_and_names_no_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = Served()
+    monkeypatch.setattr(watch_servicer, "MAX_EVENTS", 3)
+    served.say(*(str(number) for number in range(7)))
+    named = pb.EventFilter(topics=[""], partitions=[cluster_event_pb2.EventPartition(topic="a")])
+    for wanted, expected in ((None, [str(number) for number in range(7)]), (named, [])):
+        heard = []
+        async for message in served.WatchEvents(pb.WatchEventsRequest(since_ms=0, filter=wanted, past_only=True), None):
+            heard += causes(message.batch)
+            assert not served.hub.watched
+        assert heard == expected
+
+
+async def test_a_watch_of_the_past_reads_past_many_events_that_the_filter_drops() -> None:
+    served = Served(capacity=20_000)
+    served.say(*["1"] * 11_000, topic="b")
+    served.say("2", topic="a")
+    request = pb.WatchEventsRequest(since_ms=0, filter=pb.EventFilter(topics=["a"]), past_only=True)
+    heard = [cause async for message in served.WatchEvents(request, None) for cause in causes(message.batch)]
+    assert heard == ["2"]
+
+
 async def test_a_long_list_is_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served()
     monkeypatch.setattr(watch_servicer, "MAX_EVENTS", 3)
@@ -135,6 +186,7 @@ async def test_a_long_list_is_sent_in_several_messages(monkeypatch: pytest.Monke
         {"cursor": "e.run1.0.1"},
         {"cursor": "e.run1." + "9" * 200},
         {"filter": pb.EventFilter(kinds=[99])},  # type: ignore[list-item]
+        {"filter": pb.EventFilter(partitions=[cluster_event_pb2.EventPartition()] * (MAX_NAMED_PARTITIONS + 1))},
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -225,7 +277,19 @@ _FIELDS_OF_MESSAGE: dict[str, dict[str, Any]] = {
     "TruncationEvent": {**_REPLICA, "replicas": _OFFSETS, "end_offset": 5},
     "IsrEvent": {**_REPLICA, "replicas": _OFFSETS, "old_isr": (1, 2, 3)},
     "TransitionEvent": {**_REPLICA, "from_state": "NewReplica", "to_state": "OnlineReplica"},
-    "BrokerEvent": {"replica": 1, "controller_epoch": 4, "broker_epoch": 1 << 40},
+    "BrokerEvent": {"replica": 1, "controller_epoch": 4, "broker_epoch": 1 << 40, "to_state": "EXPIRED"},
+    "ControlRequestEvent": {
+        **_REPLICA,
+        "broker_epoch": 1 << 40,
+        "answer": RequestAnswer(
+            request="StopReplica",
+            controller_id=1_000_000,
+            error="STALE_CONTROLLER_EPOCH",
+            known_controller_epoch=5,
+            known_leader_epoch=8,
+            known_broker_epoch=1 << 41,
+        ),
+    },
     "LogDirEvent": {"replica": 1, "log_dir": "/data/1"},
     "ControllerEvent": {"controller_epoch": 4},
     "TopicEvent": {"topic": "t", "topic_id": "x" * 22, "controller_epoch": 4},
@@ -259,6 +323,23 @@ def test_a_partition_without_a_leader_and_a_finished_reassignment_survive_the_wi
         who="c", wall_ms=0, kind=kinds.REASSIGNMENT, topic_partition=_PARTITION, target_replicas=(2, 3)
     )
     assert [_sent(offline), _sent(finished)] == [offline, finished]
+
+
+def test_an_applied_control_request_survives_the_wire_and_is_flat_in_json() -> None:
+    answer = RequestAnswer(request="LeaderAndIsr", controller_id=7)
+    change = StateChange(who="b", wall_ms=0, kind=StateChangeKind.CONTROL_REQUEST, **_REPLICA, answer=answer)
+    assert _sent(change) == change
+    fields = state_change_fields(change)
+    assert (fields["request"], fields["controller_id"]) == ("LeaderAndIsr", 7)
+    assert "error" not in fields and "answer" not in fields
+
+
+def test_broker_epochs_of_a_refused_request_are_hidden() -> None:
+    fields = _FIELDS_OF_MESSAGE["ControlRequestEvent"]
+    hidden = without_broker_epoch(StateChange(who="b", wall_ms=0, kind=StateChangeKind.CONTROL_REQUEST, **fields))
+    assert hidden.answer is not None
+    assert (hidden.broker_epoch, hidden.answer.known_broker_epoch) == (None, None)
+    assert (hidden.controller_epoch, hidden.answer.known_controller_epoch) == (4, 5)
 
 
 @pytest.mark.parametrize("state", [*PartitionState, *ReplicaState])

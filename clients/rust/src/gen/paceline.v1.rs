@@ -1707,6 +1707,48 @@ pub struct BrokerEvent {
     /// Milliseconds since the reporting controller last heard from the broker; absent when it is not known.
     #[prost(int64, optional, tag = "4")]
     pub silent_ms: ::core::option::Option<i64>,
+    /// State of the broker's ZooKeeper session after session_changed.
+    #[prost(enumeration = "SessionState", tag = "5")]
+    pub session_state: i32,
+}
+/// ControlRequestEvent is a broker's answer to a controller's request, for one partition of the request.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ControlRequestEvent {
+    /// The partition.
+    #[prost(message, optional, tag = "1")]
+    pub partition: ::core::option::Option<EventPartition>,
+    /// Broker that answered.
+    #[prost(int32, tag = "2")]
+    pub broker_id: i32,
+    /// Id of the controller that sent the request.
+    #[prost(int32, tag = "3")]
+    pub controller_id: i32,
+    /// Kind of the request.
+    #[prost(enumeration = "ControlRequestKind", tag = "4")]
+    pub kind: i32,
+    /// Controller epoch of the request.
+    #[prost(int32, tag = "5")]
+    pub controller_epoch: i32,
+    /// Leadership in the request; of a StopReplica only the leader epoch.
+    #[prost(message, optional, tag = "6")]
+    pub leadership: ::core::option::Option<PartitionLeadership>,
+    /// Why the broker refused the request or its part about this partition. BROKER_NOT_AVAILABLE: it asks ZooKeeper to
+    /// confirm an epoch, and the controller sends the request again. Absent when the request was applied.
+    #[prost(enumeration = "ErrorCode", optional, tag = "7")]
+    pub error: ::core::option::Option<i32>,
+    /// When refused: newest controller epoch that ZooKeeper has confirmed to the broker.
+    #[prost(int32, optional, tag = "8")]
+    pub known_controller_epoch: ::core::option::Option<i32>,
+    /// When refused: leader epoch of the broker's replica; absent when it has none.
+    #[prost(int32, optional, tag = "9")]
+    pub known_leader_epoch: ::core::option::Option<i32>,
+    /// Broker epoch of the registration that the request is for; absent when it has none, and for callers that are not
+    /// super users when the cluster uses client identities.
+    #[prost(int64, optional, tag = "10")]
+    pub broker_epoch: ::core::option::Option<i64>,
+    /// When refused: the broker's own broker epoch; absent for the same callers.
+    #[prost(int64, optional, tag = "11")]
+    pub known_broker_epoch: ::core::option::Option<i64>,
 }
 /// LogDirEvent is about a log directory.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1772,7 +1814,7 @@ pub struct ClusterEvent {
     /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[prost(
         oneof = "cluster_event::Event",
-        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133"
+        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134"
     )]
     pub event: ::core::option::Option<cluster_event::Event>,
 }
@@ -1814,7 +1856,8 @@ pub mod cluster_event {
         /// A follower truncated its log to the end of the common part with the leader's log.
         #[prost(message, tag = "111")]
         Truncated(super::TruncationEvent),
-        /// A fetch was refused because of its leader epoch or broker epoch.
+        /// A leader refused a follower's fetch because of its leader epoch or broker epoch: broker_id is the follower, the
+        /// cause has both epochs. Reported once per follower and leader epoch.
         #[prost(message, tag = "112")]
         FetchFenced(super::ReplicaEvent),
         /// A follower stopped copying a partition after an error.
@@ -1826,7 +1869,7 @@ pub mod cluster_event {
         /// A broker registered in ZooKeeper.
         #[prost(message, tag = "115")]
         BrokerRegistered(super::BrokerEvent),
-        /// A broker's ZooKeeper session expired.
+        /// The state of a broker's ZooKeeper session changed.
         #[prost(message, tag = "116")]
         SessionChanged(super::BrokerEvent),
         /// A log directory failed.
@@ -1881,6 +1924,9 @@ pub mod cluster_event {
         /// followers report that.
         #[prost(message, tag = "133")]
         LeaderUnreachable(super::BrokerEvent),
+        /// A broker answered a controller's request about a partition that a watcher names.
+        #[prost(message, tag = "134")]
+        ControlRequest(super::ControlRequestEvent),
     }
 }
 /// ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -1912,7 +1958,7 @@ pub enum ClusterEventKind {
     IsrUnknown = 10,
     /// A follower truncated its log to the end of the common part with the leader's log.
     Truncated = 11,
-    /// A fetch was refused because of its leader epoch or broker epoch.
+    /// A leader refused a follower's fetch because of its leader epoch or broker epoch.
     FetchFenced = 12,
     /// A follower stopped copying a partition after an error.
     FetcherFailed = 13,
@@ -1920,7 +1966,7 @@ pub enum ClusterEventKind {
     ControlRefused = 14,
     /// A broker registered in ZooKeeper.
     BrokerRegistered = 15,
-    /// A broker's ZooKeeper session expired.
+    /// The state of a broker's ZooKeeper session changed.
     SessionChanged = 16,
     /// A log directory failed.
     LogDirFailed = 17,
@@ -1957,6 +2003,9 @@ pub enum ClusterEventKind {
     /// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
     /// followers report that.
     LeaderUnreachable = 33,
+    /// A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
+    /// partition in EventFilter.partitions.
+    ControlRequest = 34,
 }
 impl ClusterEventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1999,6 +2048,7 @@ impl ClusterEventKind {
             Self::TopicConfigured => "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
             Self::BrokerConfigured => "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
             Self::LeaderUnreachable => "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
+            Self::ControlRequest => "CLUSTER_EVENT_KIND_CONTROL_REQUEST",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2038,6 +2088,7 @@ impl ClusterEventKind {
             "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED" => Some(Self::TopicConfigured),
             "CLUSTER_EVENT_KIND_BROKER_CONFIGURED" => Some(Self::BrokerConfigured),
             "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE" => Some(Self::LeaderUnreachable),
+            "CLUSTER_EVENT_KIND_CONTROL_REQUEST" => Some(Self::ControlRequest),
             _ => None,
         }
     }
@@ -2117,6 +2168,88 @@ impl TransitionState {
                 Some(Self::ReplicaDeletionIneligible)
             }
             "TRANSITION_STATE_NON_EXISTENT_REPLICA" => Some(Self::NonExistentReplica),
+            _ => None,
+        }
+    }
+}
+/// SessionState is the state of a process's ZooKeeper session, as its client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SessionState {
+    /// Not given: the event is not about a session, or the broker is of an older version and the session has expired.
+    Unspecified = 0,
+    /// Connected, in the same session as before or in a new one.
+    Connected = 1,
+    /// The connection is lost; the session may still exist.
+    Disconnected = 2,
+    /// Disconnected for longer than the session timeout by the clock of the broker: ZooKeeper may have ended the session.
+    InDoubt = 3,
+    /// ZooKeeper has ended the session and removed the registration; a connection in a new session follows.
+    Expired = 4,
+    /// The broker has closed the session.
+    Closed = 5,
+}
+impl SessionState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SESSION_STATE_UNSPECIFIED",
+            Self::Connected => "SESSION_STATE_CONNECTED",
+            Self::Disconnected => "SESSION_STATE_DISCONNECTED",
+            Self::InDoubt => "SESSION_STATE_IN_DOUBT",
+            Self::Expired => "SESSION_STATE_EXPIRED",
+            Self::Closed => "SESSION_STATE_CLOSED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SESSION_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SESSION_STATE_CONNECTED" => Some(Self::Connected),
+            "SESSION_STATE_DISCONNECTED" => Some(Self::Disconnected),
+            "SESSION_STATE_IN_DOUBT" => Some(Self::InDoubt),
+            "SESSION_STATE_EXPIRED" => Some(Self::Expired),
+            "SESSION_STATE_CLOSED" => Some(Self::Closed),
+            _ => None,
+        }
+    }
+}
+/// ControlRequestKind is the kind of a controller's request to a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ControlRequestKind {
+    /// Not given.
+    Unspecified = 0,
+    /// Lead or follow partitions.
+    LeaderAndIsr = 1,
+    /// Stop replicas, and perhaps delete them.
+    StopReplica = 2,
+    /// New metadata of the cluster.
+    UpdateMetadata = 3,
+}
+impl ControlRequestKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CONTROL_REQUEST_KIND_UNSPECIFIED",
+            Self::LeaderAndIsr => "CONTROL_REQUEST_KIND_LEADER_AND_ISR",
+            Self::StopReplica => "CONTROL_REQUEST_KIND_STOP_REPLICA",
+            Self::UpdateMetadata => "CONTROL_REQUEST_KIND_UPDATE_METADATA",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONTROL_REQUEST_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "CONTROL_REQUEST_KIND_LEADER_AND_ISR" => Some(Self::LeaderAndIsr),
+            "CONTROL_REQUEST_KIND_STOP_REPLICA" => Some(Self::StopReplica),
+            "CONTROL_REQUEST_KIND_UPDATE_METADATA" => Some(Self::UpdateMetadata),
             _ => None,
         }
     }
@@ -4088,7 +4221,7 @@ pub struct PartitionDescription {
     #[prost(message, optional, tag = "9")]
     pub error: ::core::option::Option<PartitionError>,
 }
-/// DescribeReplicasRequest names partitions led by the called broker.
+/// DescribeReplicasRequest names partitions.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeReplicasRequest {
     /// Topic name.
@@ -4105,7 +4238,9 @@ pub struct DescribeReplicasResponse {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<PartitionReplicas>,
 }
-/// PartitionReplicas is the leader's view of one partition.
+/// PartitionReplicas is the leader's view of one partition. A broker with a replica that does not lead, or cannot prove
+/// that it leads, sets error, leader, leader_epoch, high_watermark, log_start_offset, topic_id, and in replicas only its
+/// own replica; then leader is -1 when it knows no leader.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PartitionReplicas {
     /// Topic name.
@@ -4168,7 +4303,7 @@ pub struct PartitionReplicas {
     pub bytes_out: i64,
 }
 /// ReplicaProgress is the progress of one replica as the leader knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReplicaProgress {
     /// Broker id.
     #[prost(int32, tag = "1")]
@@ -4201,19 +4336,38 @@ pub struct ReplicaProgress {
     /// Whether the broker is alive and its log directory works, according to the controller's latest request.
     #[prost(bool, tag = "10")]
     pub online: bool,
+    /// Leader epochs of its log, oldest first: the latest 100, fewer when the request has more than ten partitions. Only
+    /// the answering broker's own replica has them.
+    #[prost(message, repeated, tag = "11")]
+    pub leader_epochs: ::prost::alloc::vec::Vec<LeaderEpochStart>,
+}
+/// LeaderEpochStart is the first offset of a leader epoch in the log of a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaderEpochStart {
+    /// Leader epoch.
+    #[prost(int32, tag = "1")]
+    pub leader_epoch: i32,
+    /// First offset that its leader may have written.
+    #[prost(int64, tag = "2")]
+    pub start_offset: i64,
 }
 /// EventFilter selects events.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EventFilter {
-    /// Names of topics; empty selects all events, also those that are not about a topic.
+    /// Names of topics. When topics and partitions are empty, all events are selected, also those that are not about a
+    /// topic.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Kinds; empty means all.
     #[prost(enumeration = "ClusterEventKind", repeated, tag = "2")]
     pub kinds: ::prost::alloc::vec::Vec<i32>,
+    /// Partitions, besides those of topics; at most 100. Topic ids are not compared. While a watch names a partition here,
+    /// the called broker also reports the controller's requests about it (control_request).
+    #[prost(message, repeated, tag = "3")]
+    pub partitions: ::prost::alloc::vec::Vec<EventPartition>,
 }
 /// WatchEventsRequest selects events and the start.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchEventsRequest {
     /// Cursor to continue from. Empty starts with future events, or with events since since_ms.
     #[prost(string, tag = "1")]
@@ -4228,6 +4382,10 @@ pub struct WatchEventsRequest {
     /// End with NOT_CONTROLLER when the called process is not, or no longer, the active controller.
     #[prost(bool, tag = "4")]
     pub active_controller_only: bool,
+    /// End the stream after the retained events instead of waiting for new ones. Servers that do not know this field keep
+    /// the stream open: set a deadline.
+    #[prost(bool, tag = "5")]
+    pub past_only: bool,
 }
 /// EventGap reports that events between the cursor and the first event of the batch are missing, or may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4434,7 +4592,8 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
+        /// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+        /// other broker answers with an error, and describes its own replica in the same entry if it has one.
         pub async fn describe_replicas(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeReplicasRequest>,

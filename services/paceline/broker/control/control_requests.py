@@ -10,7 +10,8 @@ from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.control.leader_and_isr import LeaderAndIsrHandler
 from paceline.broker.control.leader_epoch_fence import EpochsRead, LeaderEpochFence
-from paceline.broker.control.request_fence import RequestFence
+from paceline.broker.control.request_fence import ControlRequestDeferredError, RequestFence
+from paceline.broker.control.request_reports import request_reports
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.control.stray_logs import set_strays_aside
 from paceline.broker.partition.partition import Partition
@@ -28,6 +29,7 @@ from paceline.model.control import (
 )
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChange
 
 
 class ControlListener(Protocol):
@@ -39,6 +41,9 @@ class ControlListener(Protocol):
     def request_refused(self, cause: str) -> None:
         """A request, controller epoch or leader epoch was refused; ``cause`` is a sentence."""
 
+    def request_answered(self, change: StateChange) -> None:
+        """Report the answer to a request about a partition that a watcher names."""
+
     def leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
         """See `LeadershipListener`; called at the end of each LeaderAndIsr and StopReplica."""
 
@@ -49,8 +54,22 @@ class ControlListener(Protocol):
 class ControlRequests:
     """Applies a controller's decisions to the hosted partitions, or refuses them."""
 
-    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper, listener: ControlListener) -> None:
-        """``zookeeper`` confirms controller epochs and leader epochs."""
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        zookeeper: ZooKeeper,
+        listener: ControlListener,
+        watched: Collection[TopicPartition],
+    ) -> None:
+        """Create the handler.
+
+        Args:
+            manager: the hosted partitions.
+            zookeeper: confirms controller epochs and leader epochs.
+            listener: receives what the controller decides.
+            watched: partitions whose requests are reported; may change at any time.
+        """
+        self._watched = watched
         self._manager = manager
         self._zookeeper = zookeeper
         self._scheduler = manager.hosted.scheduler
@@ -71,6 +90,22 @@ class ControlRequests:
         Raises:
             ControlRequestDeferredError: ZooKeeper must confirm an epoch first; the controller retries.
         """
+        if not self._watched:
+            return self._handle(request)
+        try:
+            response = self._handle(request)
+        except ControlRequestDeferredError as error:
+            self._report(request, ControlResponse(error.code))
+            raise
+        self._report(request, response)
+        return response
+
+    def _report(self, request: ControlRequest, response: ControlResponse) -> None:
+        confirmed_epoch = self.request_fence.confirmed_epoch
+        for change in request_reports(request, response, self._watched, self._manager.hosted, confirmed_epoch):
+            self._listener.request_answered(change)
+
+    def _handle(self, request: ControlRequest) -> ControlResponse:
         refusal = self.request_fence.check(request.stamp, self._manager.hosted.contact.broker_epoch)
         if refusal is not ErrorCode.NONE:
             self._listener.request_refused(f"{type(request).__name__} of {request.stamp}: {refusal.name}")

@@ -211,8 +211,9 @@ class HostedPartitions:
         old_isr: tuple[int, ...] | None = None,
         cause: str | None = None,
         end_offset: int | None = None,
+        replica: int | None = None,
     ) -> None:
-        """Record a state change of a partition, with the offsets of its replicas."""
+        """Record a state change of a partition, with the offsets of its replicas; of the own replica by default."""
         self._on_state_change(
             StateChange(
                 who=f"broker-{self.broker_id}",
@@ -220,7 +221,7 @@ class HostedPartitions:
                 kind=kind,
                 topic_partition=partition.topic_partition,
                 topic_id=partition.topic_id,
-                replica=self.broker_id,
+                replica=self.broker_id if replica is None else replica,
                 controller_epoch=partition.controller_epoch,
                 leader=partition.leader_id,
                 leader_epoch=partition.leader_epoch,

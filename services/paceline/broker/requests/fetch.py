@@ -23,12 +23,16 @@ from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.log.read_place import ReadPlace
 from paceline.model.errors import (
+    FencedLeaderEpochError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
     PacelineError,
     ReplicaNotAvailableError,
+    StaleBrokerEpochError,
+    UnknownLeaderEpochError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -43,6 +47,7 @@ EXPECT_MS: Final = 1_000
 """Time after becoming leader during which the broker expects the followers to fetch in the new epoch."""
 EXPECTED_WAIT_MS: Final = 20
 """Longest wait of a follower's fetch during that time: its next request may include the partition."""
+_FENCES: Final = (FencedLeaderEpochError, UnknownLeaderEpochError, StaleBrokerEpochError)
 
 
 class FetchHandler:
@@ -315,12 +320,23 @@ class FetchHandler:
             read.settled = False
             if isinstance(error, KafkaStorageError):
                 self._storage.storage_failed()
+            elif isinstance(error, _FENCES) and reader.replica_id is not None:
+                self._report_fence(reader.replica_id, position.topic_partition, error)
         if session is not None:
             if read.settled:
                 session.unsettled.pop(position.topic_partition, None)
             else:
                 session.unsettled[position.topic_partition] = None
         return read
+
+    def _report_fence(self, replica_id: int, topic_partition: TopicPartition, error: PacelineError) -> None:
+        """Report a refusal once per follower and leader epoch: a follower may repeat its fetch many times."""
+        partition = self._hosted.online.get(topic_partition)
+        follower = None if partition is None or not partition.is_leader else partition.followers.get(replica_id)
+        if partition is not None and follower is not None and not follower.fence_reported:
+            follower.fence_reported = True
+            cause = f"the leader refused the fetch of broker {replica_id}: {error}"
+            self._hosted.emit(StateChangeKind.FETCH_FENCED, partition, cause=cause, replica=replica_id)
 
     def _validate(self, reader: Reader, position: FetchPosition, read: PartitionRead) -> Partition:
         partition = self._hosted.lookup(position.topic_partition)

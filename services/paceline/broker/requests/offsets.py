@@ -18,12 +18,16 @@ from paceline.model.client_io import (
     OffsetAnswer,
     OffsetKind,
     OffsetQuery,
+    PartitionFailure,
     PartitionReplicasView,
 )
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.follower_progress import FollowerProgress
+
+_MAX_EPOCHS, _MAX_EPOCHS_IN_ALL = 100, 1_000
+"""Latest leader epochs in the view of one partition, and of all partitions of a response together."""
 
 
 def list_offsets(
@@ -91,31 +95,63 @@ def offsets_for_leader_epoch(
 def describe_replicas(
     hosted: HostedPartitions, topic: str, indexes: Sequence[int], now_ms: int
 ) -> list[PartitionReplicasView]:
-    """Return this leader's view of partitions: the progress of each replica, its own first."""
+    """Return this leader's view of partitions: the progress of each replica, its own first.
+
+    A partition that this broker does not lead has a failure, and its own replica alone.
+    """
     views = []
+    most_epochs = min(max(_MAX_EPOCHS_IN_ALL // max(len(indexes), 1), 1), _MAX_EPOCHS)
     for index in indexes:
         topic_partition = TopicPartition(topic, index)
         try:
-            views.append(_view(hosted, topic_partition, now_ms))
+            views.append(_view(hosted, topic_partition, now_ms, most_epochs))
         except PacelineError as error:
-            views.append(PartitionReplicasView(topic_partition, refusal(hosted, error, topic_partition)))
+            views.append(_own_view(hosted, topic_partition, refusal(hosted, error, topic_partition), most_epochs))
     return views
 
 
-def _view(hosted: HostedPartitions, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
-    partition = hosted.lookup(topic_partition)
-    log = partition.serving_log()
-    own = ReplicaDescription(
+def _own_view(
+    hosted: HostedPartitions, topic_partition: TopicPartition, failure: PartitionFailure, most_epochs: int
+) -> PartitionReplicasView:
+    partition = hosted.online.get(topic_partition)
+    if partition is None or partition.log is None:
+        return PartitionReplicasView(topic_partition, failure)
+    return PartitionReplicasView(
+        topic_partition,
+        failure,
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        high_watermark=partition.log.high_watermark,
+        log_start_offset=partition.log.log_start_offset,
+        replicas=(_own_progress(hosted, partition.log, most_epochs),),
+        topic_id=partition.topic_id,
+    )
+
+
+def _own_progress(
+    hosted: HostedPartitions, log: PartitionLog, most_epochs: int, is_leader: bool = False
+) -> ReplicaDescription:
+    at_leader = 0 if is_leader else None
+    return ReplicaDescription(
         hosted.broker_id,
         log.log_end_offset,
         log.log_start_offset,
-        0,
-        0,
-        in_sync=True,
+        at_leader,
+        at_leader,
+        in_sync=is_leader,
         high_watermark=log.high_watermark,
-        lag_records=0,
+        lag_records=at_leader,
         broker_epoch=hosted.contact.broker_epoch,
+        leader_epochs=tuple(log.epochs.entries[-most_epochs:]),
     )
+
+
+def _view(
+    hosted: HostedPartitions, topic_partition: TopicPartition, now_ms: int, most_epochs: int
+) -> PartitionReplicasView:
+    partition = hosted.lookup(topic_partition)
+    log = partition.serving_log()
+    own = _own_progress(hosted, log, most_epochs, is_leader=True)
     told = {
         session.owner: session.partitions[topic_partition].sent_high_watermark
         for session in partition.sessions

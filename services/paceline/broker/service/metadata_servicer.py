@@ -87,7 +87,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeReplicas(  # noqa: N802
         self, request: metadata_pb.DescribeReplicasRequest, context: Any
     ) -> metadata_pb.DescribeReplicasResponse:
-        """Show a leader's view of its followers."""
+        """Show a leader's view of its followers; of a partition that another broker leads, the own replica."""
         validate_topic_name(request.topic)
         partitions = list(common.bounded(request.partitions, common.MAX_CLIENT_PARTITIONS, "partitions"))
         if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):

@@ -169,6 +169,7 @@ class BrokerProcess(NodeProcess):
             ExecutorWork(self._loop, "flush"),
             ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
             unclean_restart=report.is_unclean_restart(_boot_id()),
+            watched=self._hub.watched,
         )
 
     def _controller_lost(self) -> None:

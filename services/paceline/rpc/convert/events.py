@@ -5,10 +5,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from paceline.model.errors import InvalidRequestError
+from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.model.identifiers import NO_LEADER, TopicPartition
-from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
-from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, bounded
+from paceline.model.state_change import ReplicaOffsets, RequestAnswer, StateChange, StateChangeKind
+from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, bounded, code_to_proto, known_code
 from paceline.v1 import cluster_event_pb2 as pb
 from paceline.v1.metadata_service_pb2 import EventFilter
 
@@ -26,6 +26,15 @@ _STATE_WORDS: Final[dict[int, str]] = {
 """State names of the controller's state machines by number: "OnlinePartition" is TRANSITION_STATE_ONLINE_PARTITION."""
 _STATE_NUMBERS: Final[dict[str, int]] = {word: number for number, word in _STATE_WORDS.items()}
 
+_SESSION: Final = "SESSION_STATE_"
+_REQUESTS: Final[dict[str, int]] = {
+    "LeaderAndIsr": pb.CONTROL_REQUEST_KIND_LEADER_AND_ISR,
+    "StopReplica": pb.CONTROL_REQUEST_KIND_STOP_REPLICA,
+    "UpdateMetadata": pb.CONTROL_REQUEST_KIND_UPDATE_METADATA,
+}
+MAX_NAMED_PARTITIONS: Final = 100
+"""Maximum number of partitions in an event filter."""
+
 
 def event_kind_to_proto(kind: StateChangeKind) -> Any:
     """Return the enum number of an event kind."""
@@ -33,7 +42,10 @@ def event_kind_to_proto(kind: StateChangeKind) -> Any:
 
 
 def without_broker_epoch(change: StateChange) -> StateChange:
-    """Return the change without its broker epoch, which only super users may see."""
+    """Return the change without broker epochs, which only super users may see."""
+    if change.answer is not None and change.answer.known_broker_epoch is not None:
+        answer = dataclasses.replace(change.answer, known_broker_epoch=None)
+        return dataclasses.replace(change, broker_epoch=None, answer=answer)
     return change if change.broker_epoch is None else dataclasses.replace(change, broker_epoch=None)
 
 
@@ -87,6 +99,18 @@ def event_from_proto(message: pb.ClusterEvent) -> StateChange:
     elif isinstance(event, pb.BrokerEvent):
         change.broker_epoch = _optional(event, "broker_epoch")
         change.silent_ms = _optional(event, "silent_ms")
+        states = {number: name.removeprefix(_SESSION) for name, number in pb.SessionState.items() if number}
+        change.to_state = states.get(event.session_state)
+    elif isinstance(event, pb.ControlRequestEvent):
+        change.broker_epoch = _optional(event, "broker_epoch")
+        change.answer = RequestAnswer(
+            request=next((name for name, kind in _REQUESTS.items() if kind == event.kind), ""),
+            controller_id=event.controller_id,
+            error=known_code(event.error).name if event.HasField("error") else None,
+            known_controller_epoch=_optional(event, "known_controller_epoch"),
+            known_leader_epoch=_optional(event, "known_leader_epoch"),
+            known_broker_epoch=_optional(event, "known_broker_epoch"),
+        )
     elif isinstance(event, pb.LogDirEvent):
         change.log_dir = event.path or None
     elif isinstance(event, pb.ReassignmentEvent):
@@ -118,7 +142,7 @@ def _offsets(change: StateChange) -> list[pb.ReplicaOffsets]:
     ]
 
 
-_VALUES: Final[dict[str, Callable[[StateChange], Any]]] = {
+_VALUES: Final[dict[str, Callable[[Any], Any]]] = {
     "partition": _partition,
     "leadership": _leadership,
     "replicas": _offsets,
@@ -127,6 +151,13 @@ _VALUES: Final[dict[str, Callable[[StateChange], Any]]] = {
     "finished": lambda change: change.origin_replicas is None,
     "from_state": lambda change: _STATE_NUMBERS.get(change.from_state or ""),
     "to_state": lambda change: _STATE_NUMBERS.get(change.to_state or ""),
+    "session_state": lambda change: change.to_state and pb.SessionState.Value(_SESSION + change.to_state),
+    "kind": lambda change: _REQUESTS[change.answer.request],
+    "error": lambda change: code_to_proto(ErrorCode[change.answer.error or "NONE"]),
+    **{
+        name: attrgetter(f"answer.{name}")
+        for name in ("controller_id", "known_controller_epoch", "known_leader_epoch", "known_broker_epoch")
+    },
 }
 """Functions for the values of fields; any other field is the attribute of the same name. None leaves a field unset."""
 _ONEOF: Any = pb.ClusterEvent.DESCRIPTOR.oneofs_by_name["event"]
@@ -147,20 +178,34 @@ def event_filter_from_proto(message: EventFilter) -> Callable[[StateChange], boo
         InvalidRequestError: an event kind is unknown, or the filter has too many names.
     """
     topics = frozenset(bounded(message.topics, MAX_CLIENT_PARTITIONS, "topics"))
+    partitions = named_partitions(message)
     unknown = [number for number in bounded(message.kinds, len(pb.ClusterEventKind.keys()) * 4, "kinds")
                if number not in _KIND_OF]  # fmt: skip
     if unknown:
         raise InvalidRequestError(f"event kind {unknown[0]} is not known")
     kinds = frozenset(_KIND_OF[number] for number in message.kinds)
-    if not topics and not kinds:
+    if not topics and not kinds and not partitions:
         return None
 
     def wanted(change: StateChange) -> bool:
         if kinds and change.kind not in kinds:
             return False
-        return not topics or (change.topic_partition.topic if change.topic_partition else change.topic) in topics
+        if not topics and not partitions:
+            return True
+        where = change.topic_partition
+        return (where.topic if where else change.topic) in topics or where in partitions
 
     return wanted
+
+
+def named_partitions(message: EventFilter) -> frozenset[TopicPartition]:
+    """Return the partitions that a filter names.
+
+    Raises:
+        InvalidRequestError: the filter has too many partitions.
+    """
+    named = bounded(message.partitions, MAX_NAMED_PARTITIONS, "partitions")
+    return frozenset(TopicPartition(one.topic, one.partition) for one in named)
 
 
 def _optional(message: Any, field: str) -> int | None:

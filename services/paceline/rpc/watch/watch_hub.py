@@ -5,11 +5,13 @@ A watcher costs a coroutine and a position. A burst of changes wakes it once.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from paceline.model.errors import ShuttingDownError, ThrottledError
 from paceline.model.event_ring import EventRing
+from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChange
 
 MAX_WATCHERS: Final = 1_000
@@ -25,6 +27,8 @@ class WatchHub:
         self.instance = instance
         self.ring = ring or EventRing()
         self.watcher_count = 0
+        self.watched: Counter[TopicPartition] = Counter()
+        """Partitions that watchers name, with the number of these watchers; empty without such a watcher."""
         self._max_watchers = max_watchers
         self._next_wake: asyncio.Future[None] | None = None
         self._due = False
@@ -48,8 +52,8 @@ class WatchHub:
         self._wake_now()
 
     @contextlib.contextmanager
-    def watcher(self) -> Iterator[None]:
-        """Count a watcher for the duration of the context.
+    def watcher(self, partitions: Collection[TopicPartition] = ()) -> Iterator[None]:
+        """Count a watcher, who names ``partitions``, for the duration of the context.
 
         Raises:
             ThrottledError: the process has the maximum number of watchers.
@@ -59,10 +63,12 @@ class WatchHub:
                 "MAX_WATCHERS", f"this process has the maximum of {self._max_watchers} watchers; watch another process"
             )
         self.watcher_count += 1
+        self.watched.update(partitions)
         try:
             yield
         finally:
             self.watcher_count -= 1
+            self.watched -= Counter(partitions)  # drops partitions with a count of 0
 
     def check_open(self) -> None:
         """Refuse to start or continue a watch when the process is stopping.

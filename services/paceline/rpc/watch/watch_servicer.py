@@ -8,7 +8,12 @@ from typing import Any, Final
 
 from paceline.model.errors import InvalidRequestError
 from paceline.model.state_change import StateChange
-from paceline.rpc.convert.events import event_filter_from_proto, event_to_proto, without_broker_epoch
+from paceline.rpc.convert.events import (
+    event_filter_from_proto,
+    event_to_proto,
+    named_partitions,
+    without_broker_epoch,
+)
 from paceline.rpc.security.guard import current_caller
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.v1 import metadata_service_pb2 as pb
@@ -40,7 +45,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         if request.active_controller_only:
             self._check_active()
         reader = EventReader(self._hub, request.cursor, _since_ms(request), event_filter_from_proto(request.filter))
-        with self._hub.watcher():
+        with self._hub.watcher(() if request.past_only else named_partitions(request.filter)):
             sent_s = 0.0  # send the first message at once, because the client needs its cursor
             while True:
                 batch = reader.read(MAX_EVENTS)
@@ -48,6 +53,8 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                     sent_s = time.monotonic()
                     yield pb.WatchEventsResponse(batch=batch)
                     continue
+                if request.past_only and reader.at_end:
+                    return
                 self._hub.check_open()
                 if request.active_controller_only:
                     self._check_active()

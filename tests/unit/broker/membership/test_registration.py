@@ -86,7 +86,8 @@ def test_a_new_session_changes_only_the_broker_epoch() -> None:
     answer = cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
     assert answer[0].failure is None
-    assert cluster[1].said(StateChangeKind.SESSION_CHANGED)
+    states = [change.to_state for change in cluster[1].said(StateChangeKind.SESSION_CHANGED)]
+    assert states == ["CONNECTED", "DISCONNECTED", "EXPIRED", "CONNECTED"]
 
 
 def test_a_new_registration_after_a_lost_session_is_logged(
@@ -107,6 +108,8 @@ def test_a_broken_connection_does_not_change_the_broker_epoch() -> None:
     cluster[1].zookeeper.disconnect()
     cluster.time.run_for(2_000)
     assert cluster[1].node.broker_epoch == epoch and len(cluster[1].said(StateChangeKind.BROKER_REGISTERED)) == 1
+    states = [change.to_state for change in cluster[1].said(StateChangeKind.SESSION_CHANGED)]
+    assert states == ["CONNECTED", "DISCONNECTED", "CONNECTED"]
 
 
 @pytest.mark.parametrize("losses", [1, 2])

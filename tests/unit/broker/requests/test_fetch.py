@@ -17,7 +17,9 @@ from paceline.model.client_io import (
 )
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
-from paceline.model.replica_fetch import EpochEnd
+from paceline.model.replica_fetch import EpochEnd, ReplicaFetchPartition, ReplicaFetchRequest
+from paceline.model.state_change import StateChangeKind
+from paceline.rpc.convert.partition_replicas import partition_replicas_to_proto
 from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -40,6 +42,14 @@ def values(response: FetchResponse, index: int = 0) -> list[bytes]:
 def code(response: FetchResponse, index: int = 0) -> ErrorCode:
     failure = response.results[index].failure
     return ErrorCode.NONE if failure is None else failure.code
+
+
+def follower_fetch(cluster: BrokerCluster, replica_id: int, leader_epoch: int) -> None:
+    """Let broker 1 answer a fetch of a follower that believes in this leader epoch."""
+    wanted = ReplicaFetchPartition(TP, None, leader_epoch, 0, None, 0, 100)
+    epoch = cluster[replica_id].node.broker_epoch
+    request = ReplicaFetchRequest(replica_id, epoch, 0, 1, 100, 0, -1, [wanted], [])
+    cluster[1].node.handle_replica_fetch(request, lambda _answer: None)
 
 
 def fetch(
@@ -419,9 +429,44 @@ def test_a_leader_describes_its_replicas(cluster: BrokerCluster) -> None:
     assert all(one.log_end_offset == 1 and one.in_sync for one in view.replicas)
     ago = view.replicas[1].last_caught_up_ago_ms
     assert ago is not None and 0 <= ago <= 600
-    (refused,) = cluster[2].node.describe_replicas("orders", [0])
-    assert refused.failure is not None and refused.failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [one.topic_partition for one in cluster[1].node.describe_replicas("orders", [])] == [TP]
+
+
+def test_a_follower_describes_its_own_replica_beside_its_refusal(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.decide(1, 3, (1, 2, 3))
+    cluster[1].produce(b"b")
+    cluster.time.run_until(lambda: cluster[2].log().high_watermark == 2, 5_000)
+    (led,) = cluster[1].node.describe_replicas("orders", [0])
+    assert [list(one.leader_epochs) for one in led.replicas] == [[(0, 0), (3, 1)], [], []]
+    (followed,) = cluster[2].node.describe_replicas("orders", [0])
+    assert followed.failure is not None and followed.failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (followed.leader, followed.leader_epoch, followed.high_watermark) == (1, 3, 2)
+    (own,) = followed.replicas
+    assert (own.broker_id, own.log_end_offset, own.high_watermark) == (2, 2, 2)
+    assert list(own.leader_epochs) == [(0, 0), (3, 1)]
+    assert (own.last_fetch_ago_ms, own.last_caught_up_ago_ms, own.in_sync) == (None, None, False)
+    message = partition_replicas_to_proto(followed)
+    assert message.HasField("error") and message.replicas[0].leader_epochs[1].start_offset == 1
+    many = cluster[2].node.describe_replicas("orders", range(600))
+    assert list(many[0].replicas[0].leader_epochs) == [(3, 1)], "a long response has the latest epoch alone"
+    (unknown,) = cluster[2].node.describe_replicas("orders", [77])
+    assert unknown.failure is not None and not unknown.replicas
+
+
+def test_a_refused_epoch_of_a_follower_is_reported_once_per_leader_epoch(cluster: BrokerCluster) -> None:
+    cluster.decide(1, 5, (1, 2, 3))
+    cluster.cuts |= {(2, 1), (3, 1)}
+    for epoch in (4, 4, 6):
+        follower_fetch(cluster, 2, epoch)
+    follower_fetch(cluster, 3, 4)
+    fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=4))
+    said = cluster[1].said(StateChangeKind.FETCH_FENCED)
+    assert [(one.replica, one.leader_epoch) for one in said] == [(2, 5), (3, 5)]
+    assert said[0].cause == "the leader refused the fetch of broker 2: leader epoch of orders/0 is 5, not 4"
+    cluster.decide(1, 7, (1, 2, 3))
+    follower_fetch(cluster, 2, 6)
+    assert len(cluster[1].said(StateChangeKind.FETCH_FENCED)) == 3
 
 
 @pytest.mark.origin("S2-1")

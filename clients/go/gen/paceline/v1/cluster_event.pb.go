@@ -52,7 +52,7 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_UNKNOWN ClusterEventKind = 10
 	// A follower truncated its log to the end of the common part with the leader's log.
 	ClusterEventKind_CLUSTER_EVENT_KIND_TRUNCATED ClusterEventKind = 11
-	// A fetch was refused because of its leader epoch or broker epoch.
+	// A leader refused a follower's fetch because of its leader epoch or broker epoch.
 	ClusterEventKind_CLUSTER_EVENT_KIND_FETCH_FENCED ClusterEventKind = 12
 	// A follower stopped copying a partition after an error.
 	ClusterEventKind_CLUSTER_EVENT_KIND_FETCHER_FAILED ClusterEventKind = 13
@@ -60,7 +60,7 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROL_REFUSED ClusterEventKind = 14
 	// A broker registered in ZooKeeper.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_REGISTERED ClusterEventKind = 15
-	// A broker's ZooKeeper session expired.
+	// The state of a broker's ZooKeeper session changed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_SESSION_CHANGED ClusterEventKind = 16
 	// A log directory failed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DIR_FAILED ClusterEventKind = 17
@@ -97,6 +97,9 @@ const (
 	// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
 	// followers report that.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LEADER_UNREACHABLE ClusterEventKind = 33
+	// A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
+	// partition in EventFilter.partitions.
+	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROL_REQUEST ClusterEventKind = 34
 )
 
 // Enum value maps for ClusterEventKind.
@@ -136,6 +139,7 @@ var (
 		31: "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
 		32: "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
 		33: "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
+		34: "CLUSTER_EVENT_KIND_CONTROL_REQUEST",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -172,6 +176,7 @@ var (
 		"CLUSTER_EVENT_KIND_TOPIC_CONFIGURED":    31,
 		"CLUSTER_EVENT_KIND_BROKER_CONFIGURED":   32,
 		"CLUSTER_EVENT_KIND_LEADER_UNREACHABLE":  33,
+		"CLUSTER_EVENT_KIND_CONTROL_REQUEST":     34,
 	}
 )
 
@@ -289,6 +294,128 @@ func (x TransitionState) Number() protoreflect.EnumNumber {
 // Deprecated: Use TransitionState.Descriptor instead.
 func (TransitionState) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{1}
+}
+
+// SessionState is the state of a process's ZooKeeper session, as its client knows it.
+type SessionState int32
+
+const (
+	// Not given: the event is not about a session, or the broker is of an older version and the session has expired.
+	SessionState_SESSION_STATE_UNSPECIFIED SessionState = 0
+	// Connected, in the same session as before or in a new one.
+	SessionState_SESSION_STATE_CONNECTED SessionState = 1
+	// The connection is lost; the session may still exist.
+	SessionState_SESSION_STATE_DISCONNECTED SessionState = 2
+	// Disconnected for longer than the session timeout by the clock of the broker: ZooKeeper may have ended the session.
+	SessionState_SESSION_STATE_IN_DOUBT SessionState = 3
+	// ZooKeeper has ended the session and removed the registration; a connection in a new session follows.
+	SessionState_SESSION_STATE_EXPIRED SessionState = 4
+	// The broker has closed the session.
+	SessionState_SESSION_STATE_CLOSED SessionState = 5
+)
+
+// Enum value maps for SessionState.
+var (
+	SessionState_name = map[int32]string{
+		0: "SESSION_STATE_UNSPECIFIED",
+		1: "SESSION_STATE_CONNECTED",
+		2: "SESSION_STATE_DISCONNECTED",
+		3: "SESSION_STATE_IN_DOUBT",
+		4: "SESSION_STATE_EXPIRED",
+		5: "SESSION_STATE_CLOSED",
+	}
+	SessionState_value = map[string]int32{
+		"SESSION_STATE_UNSPECIFIED":  0,
+		"SESSION_STATE_CONNECTED":    1,
+		"SESSION_STATE_DISCONNECTED": 2,
+		"SESSION_STATE_IN_DOUBT":     3,
+		"SESSION_STATE_EXPIRED":      4,
+		"SESSION_STATE_CLOSED":       5,
+	}
+)
+
+func (x SessionState) Enum() *SessionState {
+	p := new(SessionState)
+	*p = x
+	return p
+}
+
+func (x SessionState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SessionState) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_cluster_event_proto_enumTypes[2].Descriptor()
+}
+
+func (SessionState) Type() protoreflect.EnumType {
+	return &file_paceline_v1_cluster_event_proto_enumTypes[2]
+}
+
+func (x SessionState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SessionState.Descriptor instead.
+func (SessionState) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{2}
+}
+
+// ControlRequestKind is the kind of a controller's request to a broker.
+type ControlRequestKind int32
+
+const (
+	// Not given.
+	ControlRequestKind_CONTROL_REQUEST_KIND_UNSPECIFIED ControlRequestKind = 0
+	// Lead or follow partitions.
+	ControlRequestKind_CONTROL_REQUEST_KIND_LEADER_AND_ISR ControlRequestKind = 1
+	// Stop replicas, and perhaps delete them.
+	ControlRequestKind_CONTROL_REQUEST_KIND_STOP_REPLICA ControlRequestKind = 2
+	// New metadata of the cluster.
+	ControlRequestKind_CONTROL_REQUEST_KIND_UPDATE_METADATA ControlRequestKind = 3
+)
+
+// Enum value maps for ControlRequestKind.
+var (
+	ControlRequestKind_name = map[int32]string{
+		0: "CONTROL_REQUEST_KIND_UNSPECIFIED",
+		1: "CONTROL_REQUEST_KIND_LEADER_AND_ISR",
+		2: "CONTROL_REQUEST_KIND_STOP_REPLICA",
+		3: "CONTROL_REQUEST_KIND_UPDATE_METADATA",
+	}
+	ControlRequestKind_value = map[string]int32{
+		"CONTROL_REQUEST_KIND_UNSPECIFIED":     0,
+		"CONTROL_REQUEST_KIND_LEADER_AND_ISR":  1,
+		"CONTROL_REQUEST_KIND_STOP_REPLICA":    2,
+		"CONTROL_REQUEST_KIND_UPDATE_METADATA": 3,
+	}
+)
+
+func (x ControlRequestKind) Enum() *ControlRequestKind {
+	p := new(ControlRequestKind)
+	*p = x
+	return p
+}
+
+func (x ControlRequestKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ControlRequestKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_cluster_event_proto_enumTypes[3].Descriptor()
+}
+
+func (ControlRequestKind) Type() protoreflect.EnumType {
+	return &file_paceline_v1_cluster_event_proto_enumTypes[3]
+}
+
+func (x ControlRequestKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ControlRequestKind.Descriptor instead.
+func (ControlRequestKind) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{3}
 }
 
 // ReplicaOffsets are the offsets of one replica at the time of an event; end offsets are exclusive.
@@ -858,7 +985,9 @@ type BrokerEvent struct {
 	// identities.
 	BrokerEpoch *int64 `protobuf:"varint,3,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
 	// Milliseconds since the reporting controller last heard from the broker; absent when it is not known.
-	SilentMs      *int64 `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3,oneof" json:"silent_ms,omitempty"`
+	SilentMs *int64 `protobuf:"varint,4,opt,name=silent_ms,json=silentMs,proto3,oneof" json:"silent_ms,omitempty"`
+	// State of the broker's ZooKeeper session after session_changed.
+	SessionState  SessionState `protobuf:"varint,5,opt,name=session_state,json=sessionState,proto3,enum=paceline.v1.SessionState" json:"session_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -921,6 +1050,151 @@ func (x *BrokerEvent) GetSilentMs() int64 {
 	return 0
 }
 
+func (x *BrokerEvent) GetSessionState() SessionState {
+	if x != nil {
+		return x.SessionState
+	}
+	return SessionState_SESSION_STATE_UNSPECIFIED
+}
+
+// ControlRequestEvent is a broker's answer to a controller's request, for one partition of the request.
+type ControlRequestEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition.
+	Partition *EventPartition `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Broker that answered.
+	BrokerId int32 `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Id of the controller that sent the request.
+	ControllerId int32 `protobuf:"varint,3,opt,name=controller_id,json=controllerId,proto3" json:"controller_id,omitempty"`
+	// Kind of the request.
+	Kind ControlRequestKind `protobuf:"varint,4,opt,name=kind,proto3,enum=paceline.v1.ControlRequestKind" json:"kind,omitempty"`
+	// Controller epoch of the request.
+	ControllerEpoch int32 `protobuf:"varint,5,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
+	// Leadership in the request; of a StopReplica only the leader epoch.
+	Leadership *PartitionLeadership `protobuf:"bytes,6,opt,name=leadership,proto3" json:"leadership,omitempty"`
+	// Why the broker refused the request or its part about this partition. BROKER_NOT_AVAILABLE: it asks ZooKeeper to
+	// confirm an epoch, and the controller sends the request again. Absent when the request was applied.
+	Error *ErrorCode `protobuf:"varint,7,opt,name=error,proto3,enum=paceline.v1.ErrorCode,oneof" json:"error,omitempty"`
+	// When refused: newest controller epoch that ZooKeeper has confirmed to the broker.
+	KnownControllerEpoch *int32 `protobuf:"varint,8,opt,name=known_controller_epoch,json=knownControllerEpoch,proto3,oneof" json:"known_controller_epoch,omitempty"`
+	// When refused: leader epoch of the broker's replica; absent when it has none.
+	KnownLeaderEpoch *int32 `protobuf:"varint,9,opt,name=known_leader_epoch,json=knownLeaderEpoch,proto3,oneof" json:"known_leader_epoch,omitempty"`
+	// Broker epoch of the registration that the request is for; absent when it has none, and for callers that are not
+	// super users when the cluster uses client identities.
+	BrokerEpoch *int64 `protobuf:"varint,10,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
+	// When refused: the broker's own broker epoch; absent for the same callers.
+	KnownBrokerEpoch *int64 `protobuf:"varint,11,opt,name=known_broker_epoch,json=knownBrokerEpoch,proto3,oneof" json:"known_broker_epoch,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ControlRequestEvent) Reset() {
+	*x = ControlRequestEvent{}
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlRequestEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlRequestEvent) ProtoMessage() {}
+
+func (x *ControlRequestEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlRequestEvent.ProtoReflect.Descriptor instead.
+func (*ControlRequestEvent) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ControlRequestEvent) GetPartition() *EventPartition {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *ControlRequestEvent) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetControllerId() int32 {
+	if x != nil {
+		return x.ControllerId
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetKind() ControlRequestKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ControlRequestKind_CONTROL_REQUEST_KIND_UNSPECIFIED
+}
+
+func (x *ControlRequestEvent) GetControllerEpoch() int32 {
+	if x != nil {
+		return x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetLeadership() *PartitionLeadership {
+	if x != nil {
+		return x.Leadership
+	}
+	return nil
+}
+
+func (x *ControlRequestEvent) GetError() ErrorCode {
+	if x != nil && x.Error != nil {
+		return *x.Error
+	}
+	return ErrorCode_ERROR_CODE_UNSPECIFIED
+}
+
+func (x *ControlRequestEvent) GetKnownControllerEpoch() int32 {
+	if x != nil && x.KnownControllerEpoch != nil {
+		return *x.KnownControllerEpoch
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetKnownLeaderEpoch() int32 {
+	if x != nil && x.KnownLeaderEpoch != nil {
+		return *x.KnownLeaderEpoch
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetBrokerEpoch() int64 {
+	if x != nil && x.BrokerEpoch != nil {
+		return *x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *ControlRequestEvent) GetKnownBrokerEpoch() int64 {
+	if x != nil && x.KnownBrokerEpoch != nil {
+		return *x.KnownBrokerEpoch
+	}
+	return 0
+}
+
 // LogDirEvent is about a log directory.
 type LogDirEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -934,7 +1208,7 @@ type LogDirEvent struct {
 
 func (x *LogDirEvent) Reset() {
 	*x = LogDirEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1220,7 @@ func (x *LogDirEvent) String() string {
 func (*LogDirEvent) ProtoMessage() {}
 
 func (x *LogDirEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[8]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1233,7 @@ func (x *LogDirEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDirEvent.ProtoReflect.Descriptor instead.
 func (*LogDirEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{8}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LogDirEvent) GetBrokerId() int32 {
@@ -987,7 +1261,7 @@ type ControllerEvent struct {
 
 func (x *ControllerEvent) Reset() {
 	*x = ControllerEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1273,7 @@ func (x *ControllerEvent) String() string {
 func (*ControllerEvent) ProtoMessage() {}
 
 func (x *ControllerEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[9]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1286,7 @@ func (x *ControllerEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControllerEvent.ProtoReflect.Descriptor instead.
 func (*ControllerEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{9}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ControllerEvent) GetControllerEpoch() int32 {
@@ -1037,7 +1311,7 @@ type TopicEvent struct {
 
 func (x *TopicEvent) Reset() {
 	*x = TopicEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1323,7 @@ func (x *TopicEvent) String() string {
 func (*TopicEvent) ProtoMessage() {}
 
 func (x *TopicEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[10]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1336,7 @@ func (x *TopicEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicEvent.ProtoReflect.Descriptor instead.
 func (*TopicEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{10}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TopicEvent) GetTopic() string {
@@ -1105,7 +1379,7 @@ type ReassignmentEvent struct {
 
 func (x *ReassignmentEvent) Reset() {
 	*x = ReassignmentEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1391,7 @@ func (x *ReassignmentEvent) String() string {
 func (*ReassignmentEvent) ProtoMessage() {}
 
 func (x *ReassignmentEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[11]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1404,7 @@ func (x *ReassignmentEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReassignmentEvent.ProtoReflect.Descriptor instead.
 func (*ReassignmentEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{11}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReassignmentEvent) GetPartition() *EventPartition {
@@ -1214,6 +1488,7 @@ type ClusterEvent struct {
 	//	*ClusterEvent_TopicConfigured
 	//	*ClusterEvent_BrokerConfigured
 	//	*ClusterEvent_LeaderUnreachable
+	//	*ClusterEvent_ControlRequest
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1221,7 +1496,7 @@ type ClusterEvent struct {
 
 func (x *ClusterEvent) Reset() {
 	*x = ClusterEvent{}
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1508,7 @@ func (x *ClusterEvent) String() string {
 func (*ClusterEvent) ProtoMessage() {}
 
 func (x *ClusterEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_cluster_event_proto_msgTypes[12]
+	mi := &file_paceline_v1_cluster_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1521,7 @@ func (x *ClusterEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterEvent.ProtoReflect.Descriptor instead.
 func (*ClusterEvent) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{12}
+	return file_paceline_v1_cluster_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClusterEvent) GetSource() string {
@@ -1574,6 +1849,15 @@ func (x *ClusterEvent) GetLeaderUnreachable() *BrokerEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetControlRequest() *ControlRequestEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_ControlRequest); ok {
+			return x.ControlRequest
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -1634,7 +1918,8 @@ type ClusterEvent_Truncated struct {
 }
 
 type ClusterEvent_FetchFenced struct {
-	// A fetch was refused because of its leader epoch or broker epoch.
+	// A leader refused a follower's fetch because of its leader epoch or broker epoch: broker_id is the follower, the
+	// cause has both epochs. Reported once per follower and leader epoch.
 	FetchFenced *ReplicaEvent `protobuf:"bytes,112,opt,name=fetch_fenced,json=fetchFenced,proto3,oneof"`
 }
 
@@ -1654,7 +1939,7 @@ type ClusterEvent_BrokerRegistered struct {
 }
 
 type ClusterEvent_SessionChanged struct {
-	// A broker's ZooKeeper session expired.
+	// The state of a broker's ZooKeeper session changed.
 	SessionChanged *BrokerEvent `protobuf:"bytes,116,opt,name=session_changed,json=sessionChanged,proto3,oneof"`
 }
 
@@ -1744,6 +2029,11 @@ type ClusterEvent_LeaderUnreachable struct {
 	LeaderUnreachable *BrokerEvent `protobuf:"bytes,133,opt,name=leader_unreachable,json=leaderUnreachable,proto3,oneof"`
 }
 
+type ClusterEvent_ControlRequest struct {
+	// A broker answered a controller's request about a partition that a watcher names.
+	ControlRequest *ControlRequestEvent `protobuf:"bytes,134,opt,name=control_request,json=controlRequest,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -1810,11 +2100,13 @@ func (*ClusterEvent_BrokerConfigured) isClusterEvent_Event() {}
 
 func (*ClusterEvent_LeaderUnreachable) isClusterEvent_Event() {}
 
+func (*ClusterEvent_ControlRequest) isClusterEvent_Event() {}
+
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1fpaceline/v1/cluster_event.proto\x12\vpaceline.v1\"\xaa\x01\n" +
+	"\x1fpaceline/v1/cluster_event.proto\x12\vpaceline.v1\x1a\x18paceline/v1/errors.proto\"\xaa\x01\n" +
 	"\x0eReplicaOffsets\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12)\n" +
 	"\x0elog_end_offset\x18\x02 \x01(\x03H\x00R\flogEndOffset\x88\x01\x01\x12*\n" +
@@ -1881,16 +2173,37 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\n" +
 	"_broker_idB\x13\n" +
 	"\x11_controller_epochB\r\n" +
-	"\v_leadership\"\xd8\x01\n" +
+	"\v_leadership\"\x98\x02\n" +
 	"\vBrokerEvent\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12.\n" +
 	"\x10controller_epoch\x18\x02 \x01(\x05H\x00R\x0fcontrollerEpoch\x88\x01\x01\x12&\n" +
 	"\fbroker_epoch\x18\x03 \x01(\x03H\x01R\vbrokerEpoch\x88\x01\x01\x12 \n" +
-	"\tsilent_ms\x18\x04 \x01(\x03H\x02R\bsilentMs\x88\x01\x01B\x13\n" +
+	"\tsilent_ms\x18\x04 \x01(\x03H\x02R\bsilentMs\x88\x01\x01\x12>\n" +
+	"\rsession_state\x18\x05 \x01(\x0e2\x19.paceline.v1.SessionStateR\fsessionStateB\x13\n" +
 	"\x11_controller_epochB\x0f\n" +
 	"\r_broker_epochB\f\n" +
 	"\n" +
-	"_silent_ms\">\n" +
+	"_silent_ms\"\x94\x05\n" +
+	"\x13ControlRequestEvent\x129\n" +
+	"\tpartition\x18\x01 \x01(\v2\x1b.paceline.v1.EventPartitionR\tpartition\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12#\n" +
+	"\rcontroller_id\x18\x03 \x01(\x05R\fcontrollerId\x123\n" +
+	"\x04kind\x18\x04 \x01(\x0e2\x1f.paceline.v1.ControlRequestKindR\x04kind\x12)\n" +
+	"\x10controller_epoch\x18\x05 \x01(\x05R\x0fcontrollerEpoch\x12@\n" +
+	"\n" +
+	"leadership\x18\x06 \x01(\v2 .paceline.v1.PartitionLeadershipR\n" +
+	"leadership\x121\n" +
+	"\x05error\x18\a \x01(\x0e2\x16.paceline.v1.ErrorCodeH\x00R\x05error\x88\x01\x01\x129\n" +
+	"\x16known_controller_epoch\x18\b \x01(\x05H\x01R\x14knownControllerEpoch\x88\x01\x01\x121\n" +
+	"\x12known_leader_epoch\x18\t \x01(\x05H\x02R\x10knownLeaderEpoch\x88\x01\x01\x12&\n" +
+	"\fbroker_epoch\x18\n" +
+	" \x01(\x03H\x03R\vbrokerEpoch\x88\x01\x01\x121\n" +
+	"\x12known_broker_epoch\x18\v \x01(\x03H\x04R\x10knownBrokerEpoch\x88\x01\x01B\b\n" +
+	"\x06_errorB\x19\n" +
+	"\x17_known_controller_epochB\x15\n" +
+	"\x13_known_leader_epochB\x0f\n" +
+	"\r_broker_epochB\x15\n" +
+	"\x13_known_broker_epoch\">\n" +
 	"\vLogDirEvent\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"<\n" +
@@ -1908,7 +2221,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\xfa\x11\n" +
+	"\x11_controller_epoch\"\xc8\x12\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -1952,8 +2265,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x10broker_suspected\x18\x82\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0fbrokerSuspected\x12E\n" +
 	"\x10topic_configured\x18\x83\x01 \x01(\v2\x17.paceline.v1.TopicEventH\x00R\x0ftopicConfigured\x12H\n" +
 	"\x11broker_configured\x18\x84\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerConfigured\x12J\n" +
-	"\x12leader_unreachable\x18\x85\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x11leaderUnreachableB\a\n" +
-	"\x05event*\xad\n" +
+	"\x12leader_unreachable\x18\x85\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x11leaderUnreachable\x12L\n" +
+	"\x0fcontrol_request\x18\x86\x01 \x01(\v2 .paceline.v1.ControlRequestEventH\x00R\x0econtrolRequestB\a\n" +
+	"\x05event*\xd5\n" +
 	"\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
@@ -1990,7 +2304,8 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"#CLUSTER_EVENT_KIND_BROKER_SUSPECTED\x10\x1e\x12'\n" +
 	"#CLUSTER_EVENT_KIND_TOPIC_CONFIGURED\x10\x1f\x12(\n" +
 	"$CLUSTER_EVENT_KIND_BROKER_CONFIGURED\x10 \x12)\n" +
-	"%CLUSTER_EVENT_KIND_LEADER_UNREACHABLE\x10!*\xfe\x03\n" +
+	"%CLUSTER_EVENT_KIND_LEADER_UNREACHABLE\x10!\x12&\n" +
+	"\"CLUSTER_EVENT_KIND_CONTROL_REQUEST\x10\"*\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -2004,7 +2319,19 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	",TRANSITION_STATE_REPLICA_DELETION_SUCCESSFUL\x10\t\x120\n" +
 	",TRANSITION_STATE_REPLICA_DELETION_INELIGIBLE\x10\n" +
 	"\x12)\n" +
-	"%TRANSITION_STATE_NON_EXISTENT_REPLICA\x10\vB\x81\x01\n" +
+	"%TRANSITION_STATE_NON_EXISTENT_REPLICA\x10\v*\xbb\x01\n" +
+	"\fSessionState\x12\x1d\n" +
+	"\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17SESSION_STATE_CONNECTED\x10\x01\x12\x1e\n" +
+	"\x1aSESSION_STATE_DISCONNECTED\x10\x02\x12\x1a\n" +
+	"\x16SESSION_STATE_IN_DOUBT\x10\x03\x12\x19\n" +
+	"\x15SESSION_STATE_EXPIRED\x10\x04\x12\x18\n" +
+	"\x14SESSION_STATE_CLOSED\x10\x05*\xb4\x01\n" +
+	"\x12ControlRequestKind\x12$\n" +
+	" CONTROL_REQUEST_KIND_UNSPECIFIED\x10\x00\x12'\n" +
+	"#CONTROL_REQUEST_KIND_LEADER_AND_ISR\x10\x01\x12%\n" +
+	"!CONTROL_REQUEST_KIND_STOP_REPLICA\x10\x02\x12(\n" +
+	"$CONTROL_REQUEST_KIND_UPDATE_METADATA\x10\x03B\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -2019,78 +2346,88 @@ func file_paceline_v1_cluster_event_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_cluster_event_proto_rawDescData
 }
 
-var file_paceline_v1_cluster_event_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_paceline_v1_cluster_event_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_paceline_v1_cluster_event_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_paceline_v1_cluster_event_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_paceline_v1_cluster_event_proto_goTypes = []any{
 	(ClusterEventKind)(0),       // 0: paceline.v1.ClusterEventKind
 	(TransitionState)(0),        // 1: paceline.v1.TransitionState
-	(*ReplicaOffsets)(nil),      // 2: paceline.v1.ReplicaOffsets
-	(*EventPartition)(nil),      // 3: paceline.v1.EventPartition
-	(*PartitionLeadership)(nil), // 4: paceline.v1.PartitionLeadership
-	(*ReplicaEvent)(nil),        // 5: paceline.v1.ReplicaEvent
-	(*TruncationEvent)(nil),     // 6: paceline.v1.TruncationEvent
-	(*IsrEvent)(nil),            // 7: paceline.v1.IsrEvent
-	(*TransitionEvent)(nil),     // 8: paceline.v1.TransitionEvent
-	(*BrokerEvent)(nil),         // 9: paceline.v1.BrokerEvent
-	(*LogDirEvent)(nil),         // 10: paceline.v1.LogDirEvent
-	(*ControllerEvent)(nil),     // 11: paceline.v1.ControllerEvent
-	(*TopicEvent)(nil),          // 12: paceline.v1.TopicEvent
-	(*ReassignmentEvent)(nil),   // 13: paceline.v1.ReassignmentEvent
-	(*ClusterEvent)(nil),        // 14: paceline.v1.ClusterEvent
+	(SessionState)(0),           // 2: paceline.v1.SessionState
+	(ControlRequestKind)(0),     // 3: paceline.v1.ControlRequestKind
+	(*ReplicaOffsets)(nil),      // 4: paceline.v1.ReplicaOffsets
+	(*EventPartition)(nil),      // 5: paceline.v1.EventPartition
+	(*PartitionLeadership)(nil), // 6: paceline.v1.PartitionLeadership
+	(*ReplicaEvent)(nil),        // 7: paceline.v1.ReplicaEvent
+	(*TruncationEvent)(nil),     // 8: paceline.v1.TruncationEvent
+	(*IsrEvent)(nil),            // 9: paceline.v1.IsrEvent
+	(*TransitionEvent)(nil),     // 10: paceline.v1.TransitionEvent
+	(*BrokerEvent)(nil),         // 11: paceline.v1.BrokerEvent
+	(*ControlRequestEvent)(nil), // 12: paceline.v1.ControlRequestEvent
+	(*LogDirEvent)(nil),         // 13: paceline.v1.LogDirEvent
+	(*ControllerEvent)(nil),     // 14: paceline.v1.ControllerEvent
+	(*TopicEvent)(nil),          // 15: paceline.v1.TopicEvent
+	(*ReassignmentEvent)(nil),   // 16: paceline.v1.ReassignmentEvent
+	(*ClusterEvent)(nil),        // 17: paceline.v1.ClusterEvent
+	(ErrorCode)(0),              // 18: paceline.v1.ErrorCode
 }
 var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
-	3,  // 0: paceline.v1.ReplicaEvent.partition:type_name -> paceline.v1.EventPartition
-	4,  // 1: paceline.v1.ReplicaEvent.leadership:type_name -> paceline.v1.PartitionLeadership
-	2,  // 2: paceline.v1.ReplicaEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
-	3,  // 3: paceline.v1.TruncationEvent.partition:type_name -> paceline.v1.EventPartition
-	4,  // 4: paceline.v1.TruncationEvent.leadership:type_name -> paceline.v1.PartitionLeadership
-	2,  // 5: paceline.v1.TruncationEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
-	3,  // 6: paceline.v1.IsrEvent.partition:type_name -> paceline.v1.EventPartition
-	4,  // 7: paceline.v1.IsrEvent.leadership:type_name -> paceline.v1.PartitionLeadership
-	2,  // 8: paceline.v1.IsrEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
-	3,  // 9: paceline.v1.TransitionEvent.partition:type_name -> paceline.v1.EventPartition
-	4,  // 10: paceline.v1.TransitionEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	5,  // 0: paceline.v1.ReplicaEvent.partition:type_name -> paceline.v1.EventPartition
+	6,  // 1: paceline.v1.ReplicaEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	4,  // 2: paceline.v1.ReplicaEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	5,  // 3: paceline.v1.TruncationEvent.partition:type_name -> paceline.v1.EventPartition
+	6,  // 4: paceline.v1.TruncationEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	4,  // 5: paceline.v1.TruncationEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	5,  // 6: paceline.v1.IsrEvent.partition:type_name -> paceline.v1.EventPartition
+	6,  // 7: paceline.v1.IsrEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	4,  // 8: paceline.v1.IsrEvent.replicas:type_name -> paceline.v1.ReplicaOffsets
+	5,  // 9: paceline.v1.TransitionEvent.partition:type_name -> paceline.v1.EventPartition
+	6,  // 10: paceline.v1.TransitionEvent.leadership:type_name -> paceline.v1.PartitionLeadership
 	1,  // 11: paceline.v1.TransitionEvent.from_state:type_name -> paceline.v1.TransitionState
 	1,  // 12: paceline.v1.TransitionEvent.to_state:type_name -> paceline.v1.TransitionState
-	3,  // 13: paceline.v1.ReassignmentEvent.partition:type_name -> paceline.v1.EventPartition
-	5,  // 14: paceline.v1.ClusterEvent.became_leader:type_name -> paceline.v1.ReplicaEvent
-	5,  // 15: paceline.v1.ClusterEvent.became_follower:type_name -> paceline.v1.ReplicaEvent
-	5,  // 16: paceline.v1.ClusterEvent.became_offline:type_name -> paceline.v1.ReplicaEvent
-	5,  // 17: paceline.v1.ClusterEvent.replica_stopped:type_name -> paceline.v1.ReplicaEvent
-	5,  // 18: paceline.v1.ClusterEvent.replica_deleted:type_name -> paceline.v1.ReplicaEvent
-	7,  // 19: paceline.v1.ClusterEvent.isr_proposed:type_name -> paceline.v1.IsrEvent
-	7,  // 20: paceline.v1.ClusterEvent.isr_shrunk:type_name -> paceline.v1.IsrEvent
-	7,  // 21: paceline.v1.ClusterEvent.isr_expanded:type_name -> paceline.v1.IsrEvent
-	7,  // 22: paceline.v1.ClusterEvent.isr_refused:type_name -> paceline.v1.IsrEvent
-	7,  // 23: paceline.v1.ClusterEvent.isr_unknown:type_name -> paceline.v1.IsrEvent
-	6,  // 24: paceline.v1.ClusterEvent.truncated:type_name -> paceline.v1.TruncationEvent
-	5,  // 25: paceline.v1.ClusterEvent.fetch_fenced:type_name -> paceline.v1.ReplicaEvent
-	5,  // 26: paceline.v1.ClusterEvent.fetcher_failed:type_name -> paceline.v1.ReplicaEvent
-	9,  // 27: paceline.v1.ClusterEvent.control_refused:type_name -> paceline.v1.BrokerEvent
-	9,  // 28: paceline.v1.ClusterEvent.broker_registered:type_name -> paceline.v1.BrokerEvent
-	9,  // 29: paceline.v1.ClusterEvent.session_changed:type_name -> paceline.v1.BrokerEvent
-	10, // 30: paceline.v1.ClusterEvent.log_dir_failed:type_name -> paceline.v1.LogDirEvent
-	11, // 31: paceline.v1.ClusterEvent.controller_elected:type_name -> paceline.v1.ControllerEvent
-	11, // 32: paceline.v1.ClusterEvent.controller_resigned:type_name -> paceline.v1.ControllerEvent
-	9,  // 33: paceline.v1.ClusterEvent.broker_up:type_name -> paceline.v1.BrokerEvent
-	9,  // 34: paceline.v1.ClusterEvent.broker_down:type_name -> paceline.v1.BrokerEvent
-	8,  // 35: paceline.v1.ClusterEvent.transition:type_name -> paceline.v1.TransitionEvent
-	8,  // 36: paceline.v1.ClusterEvent.leader_elected:type_name -> paceline.v1.TransitionEvent
-	12, // 37: paceline.v1.ClusterEvent.topic_created:type_name -> paceline.v1.TopicEvent
-	12, // 38: paceline.v1.ClusterEvent.topic_deleted:type_name -> paceline.v1.TopicEvent
-	13, // 39: paceline.v1.ClusterEvent.reassignment:type_name -> paceline.v1.ReassignmentEvent
-	5,  // 40: paceline.v1.ClusterEvent.log_damaged:type_name -> paceline.v1.ReplicaEvent
-	5,  // 41: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
-	5,  // 42: paceline.v1.ClusterEvent.first_commit:type_name -> paceline.v1.ReplicaEvent
-	9,  // 43: paceline.v1.ClusterEvent.broker_suspected:type_name -> paceline.v1.BrokerEvent
-	12, // 44: paceline.v1.ClusterEvent.topic_configured:type_name -> paceline.v1.TopicEvent
-	9,  // 45: paceline.v1.ClusterEvent.broker_configured:type_name -> paceline.v1.BrokerEvent
-	9,  // 46: paceline.v1.ClusterEvent.leader_unreachable:type_name -> paceline.v1.BrokerEvent
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	2,  // 13: paceline.v1.BrokerEvent.session_state:type_name -> paceline.v1.SessionState
+	5,  // 14: paceline.v1.ControlRequestEvent.partition:type_name -> paceline.v1.EventPartition
+	3,  // 15: paceline.v1.ControlRequestEvent.kind:type_name -> paceline.v1.ControlRequestKind
+	6,  // 16: paceline.v1.ControlRequestEvent.leadership:type_name -> paceline.v1.PartitionLeadership
+	18, // 17: paceline.v1.ControlRequestEvent.error:type_name -> paceline.v1.ErrorCode
+	5,  // 18: paceline.v1.ReassignmentEvent.partition:type_name -> paceline.v1.EventPartition
+	7,  // 19: paceline.v1.ClusterEvent.became_leader:type_name -> paceline.v1.ReplicaEvent
+	7,  // 20: paceline.v1.ClusterEvent.became_follower:type_name -> paceline.v1.ReplicaEvent
+	7,  // 21: paceline.v1.ClusterEvent.became_offline:type_name -> paceline.v1.ReplicaEvent
+	7,  // 22: paceline.v1.ClusterEvent.replica_stopped:type_name -> paceline.v1.ReplicaEvent
+	7,  // 23: paceline.v1.ClusterEvent.replica_deleted:type_name -> paceline.v1.ReplicaEvent
+	9,  // 24: paceline.v1.ClusterEvent.isr_proposed:type_name -> paceline.v1.IsrEvent
+	9,  // 25: paceline.v1.ClusterEvent.isr_shrunk:type_name -> paceline.v1.IsrEvent
+	9,  // 26: paceline.v1.ClusterEvent.isr_expanded:type_name -> paceline.v1.IsrEvent
+	9,  // 27: paceline.v1.ClusterEvent.isr_refused:type_name -> paceline.v1.IsrEvent
+	9,  // 28: paceline.v1.ClusterEvent.isr_unknown:type_name -> paceline.v1.IsrEvent
+	8,  // 29: paceline.v1.ClusterEvent.truncated:type_name -> paceline.v1.TruncationEvent
+	7,  // 30: paceline.v1.ClusterEvent.fetch_fenced:type_name -> paceline.v1.ReplicaEvent
+	7,  // 31: paceline.v1.ClusterEvent.fetcher_failed:type_name -> paceline.v1.ReplicaEvent
+	11, // 32: paceline.v1.ClusterEvent.control_refused:type_name -> paceline.v1.BrokerEvent
+	11, // 33: paceline.v1.ClusterEvent.broker_registered:type_name -> paceline.v1.BrokerEvent
+	11, // 34: paceline.v1.ClusterEvent.session_changed:type_name -> paceline.v1.BrokerEvent
+	13, // 35: paceline.v1.ClusterEvent.log_dir_failed:type_name -> paceline.v1.LogDirEvent
+	14, // 36: paceline.v1.ClusterEvent.controller_elected:type_name -> paceline.v1.ControllerEvent
+	14, // 37: paceline.v1.ClusterEvent.controller_resigned:type_name -> paceline.v1.ControllerEvent
+	11, // 38: paceline.v1.ClusterEvent.broker_up:type_name -> paceline.v1.BrokerEvent
+	11, // 39: paceline.v1.ClusterEvent.broker_down:type_name -> paceline.v1.BrokerEvent
+	10, // 40: paceline.v1.ClusterEvent.transition:type_name -> paceline.v1.TransitionEvent
+	10, // 41: paceline.v1.ClusterEvent.leader_elected:type_name -> paceline.v1.TransitionEvent
+	15, // 42: paceline.v1.ClusterEvent.topic_created:type_name -> paceline.v1.TopicEvent
+	15, // 43: paceline.v1.ClusterEvent.topic_deleted:type_name -> paceline.v1.TopicEvent
+	16, // 44: paceline.v1.ClusterEvent.reassignment:type_name -> paceline.v1.ReassignmentEvent
+	7,  // 45: paceline.v1.ClusterEvent.log_damaged:type_name -> paceline.v1.ReplicaEvent
+	7,  // 46: paceline.v1.ClusterEvent.log_set_aside:type_name -> paceline.v1.ReplicaEvent
+	7,  // 47: paceline.v1.ClusterEvent.first_commit:type_name -> paceline.v1.ReplicaEvent
+	11, // 48: paceline.v1.ClusterEvent.broker_suspected:type_name -> paceline.v1.BrokerEvent
+	15, // 49: paceline.v1.ClusterEvent.topic_configured:type_name -> paceline.v1.TopicEvent
+	11, // 50: paceline.v1.ClusterEvent.broker_configured:type_name -> paceline.v1.BrokerEvent
+	11, // 51: paceline.v1.ClusterEvent.leader_unreachable:type_name -> paceline.v1.BrokerEvent
+	12, // 52: paceline.v1.ClusterEvent.control_request:type_name -> paceline.v1.ControlRequestEvent
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2098,6 +2435,7 @@ func file_paceline_v1_cluster_event_proto_init() {
 	if File_paceline_v1_cluster_event_proto != nil {
 		return
 	}
+	file_paceline_v1_errors_proto_init()
 	file_paceline_v1_cluster_event_proto_msgTypes[0].OneofWrappers = []any{}
 	file_paceline_v1_cluster_event_proto_msgTypes[2].OneofWrappers = []any{}
 	file_paceline_v1_cluster_event_proto_msgTypes[3].OneofWrappers = []any{}
@@ -2105,9 +2443,10 @@ func file_paceline_v1_cluster_event_proto_init() {
 	file_paceline_v1_cluster_event_proto_msgTypes[5].OneofWrappers = []any{}
 	file_paceline_v1_cluster_event_proto_msgTypes[6].OneofWrappers = []any{}
 	file_paceline_v1_cluster_event_proto_msgTypes[7].OneofWrappers = []any{}
-	file_paceline_v1_cluster_event_proto_msgTypes[10].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[8].OneofWrappers = []any{}
 	file_paceline_v1_cluster_event_proto_msgTypes[11].OneofWrappers = []any{}
-	file_paceline_v1_cluster_event_proto_msgTypes[12].OneofWrappers = []any{
+	file_paceline_v1_cluster_event_proto_msgTypes[12].OneofWrappers = []any{}
+	file_paceline_v1_cluster_event_proto_msgTypes[13].OneofWrappers = []any{
 		(*ClusterEvent_BecameLeader)(nil),
 		(*ClusterEvent_BecameFollower)(nil),
 		(*ClusterEvent_BecameOffline)(nil),
@@ -2141,14 +2480,15 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_TopicConfigured)(nil),
 		(*ClusterEvent_BrokerConfigured)(nil),
 		(*ClusterEvent_LeaderUnreachable)(nil),
+		(*ClusterEvent_ControlRequest)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_cluster_event_proto_rawDesc), len(file_paceline_v1_cluster_event_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   13,
+			NumEnums:      4,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -626,7 +626,7 @@ func (x *PartitionDescription) GetError() *PartitionError {
 	return nil
 }
 
-// DescribeReplicasRequest names partitions led by the called broker.
+// DescribeReplicasRequest names partitions.
 type DescribeReplicasRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -727,7 +727,9 @@ func (x *DescribeReplicasResponse) GetPartitions() []*PartitionReplicas {
 	return nil
 }
 
-// PartitionReplicas is the leader's view of one partition.
+// PartitionReplicas is the leader's view of one partition. A broker with a replica that does not lead, or cannot prove
+// that it leads, sets error, leader, leader_epoch, high_watermark, log_start_offset, topic_id, and in replicas only its
+// own replica; then leader is -1 when it knows no leader.
 type PartitionReplicas struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topic name.
@@ -959,7 +961,10 @@ type ReplicaProgress struct {
 	// users when the cluster uses client identities.
 	BrokerEpoch *int64 `protobuf:"varint,9,opt,name=broker_epoch,json=brokerEpoch,proto3,oneof" json:"broker_epoch,omitempty"`
 	// Whether the broker is alive and its log directory works, according to the controller's latest request.
-	Online        bool `protobuf:"varint,10,opt,name=online,proto3" json:"online,omitempty"`
+	Online bool `protobuf:"varint,10,opt,name=online,proto3" json:"online,omitempty"`
+	// Leader epochs of its log, oldest first: the latest 100, fewer when the request has more than ten partitions. Only
+	// the answering broker's own replica has them.
+	LeaderEpochs  []*LeaderEpochStart `protobuf:"bytes,11,rep,name=leader_epochs,json=leaderEpochs,proto3" json:"leader_epochs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1064,20 +1069,86 @@ func (x *ReplicaProgress) GetOnline() bool {
 	return false
 }
 
+func (x *ReplicaProgress) GetLeaderEpochs() []*LeaderEpochStart {
+	if x != nil {
+		return x.LeaderEpochs
+	}
+	return nil
+}
+
+// LeaderEpochStart is the first offset of a leader epoch in the log of a replica.
+type LeaderEpochStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Leader epoch.
+	LeaderEpoch int32 `protobuf:"varint,1,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
+	// First offset that its leader may have written.
+	StartOffset   int64 `protobuf:"varint,2,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderEpochStart) Reset() {
+	*x = LeaderEpochStart{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderEpochStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderEpochStart) ProtoMessage() {}
+
+func (x *LeaderEpochStart) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderEpochStart.ProtoReflect.Descriptor instead.
+func (*LeaderEpochStart) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LeaderEpochStart) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *LeaderEpochStart) GetStartOffset() int64 {
+	if x != nil {
+		return x.StartOffset
+	}
+	return 0
+}
+
 // EventFilter selects events.
 type EventFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of topics; empty selects all events, also those that are not about a topic.
+	// Names of topics. When topics and partitions are empty, all events are selected, also those that are not about a
+	// topic.
 	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Kinds; empty means all.
-	Kinds         []ClusterEventKind `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=paceline.v1.ClusterEventKind" json:"kinds,omitempty"`
+	Kinds []ClusterEventKind `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=paceline.v1.ClusterEventKind" json:"kinds,omitempty"`
+	// Partitions, besides those of topics; at most 100. Topic ids are not compared. While a watch names a partition here,
+	// the called broker also reports the controller's requests about it (control_request).
+	Partitions    []*EventPartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventFilter) Reset() {
 	*x = EventFilter{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1160,7 @@ func (x *EventFilter) String() string {
 func (*EventFilter) ProtoMessage() {}
 
 func (x *EventFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1173,7 @@ func (x *EventFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventFilter.ProtoReflect.Descriptor instead.
 func (*EventFilter) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{11}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EventFilter) GetTopics() []string {
@@ -1119,6 +1190,13 @@ func (x *EventFilter) GetKinds() []ClusterEventKind {
 	return nil
 }
 
+func (x *EventFilter) GetPartitions() []*EventPartition {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 // WatchEventsRequest selects events and the start.
 type WatchEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1131,13 +1209,16 @@ type WatchEventsRequest struct {
 	Filter *EventFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// End with NOT_CONTROLLER when the called process is not, or no longer, the active controller.
 	ActiveControllerOnly bool `protobuf:"varint,4,opt,name=active_controller_only,json=activeControllerOnly,proto3" json:"active_controller_only,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// End the stream after the retained events instead of waiting for new ones. Servers that do not know this field keep
+	// the stream open: set a deadline.
+	PastOnly      bool `protobuf:"varint,5,opt,name=past_only,json=pastOnly,proto3" json:"past_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1230,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1243,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{12}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchEventsRequest) GetCursor() string {
@@ -1193,6 +1274,13 @@ func (x *WatchEventsRequest) GetActiveControllerOnly() bool {
 	return false
 }
 
+func (x *WatchEventsRequest) GetPastOnly() bool {
+	if x != nil {
+		return x.PastOnly
+	}
+	return false
+}
+
 // EventGap reports that events between the cursor and the first event of the batch are missing, or may be missing.
 type EventGap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1206,7 +1294,7 @@ type EventGap struct {
 
 func (x *EventGap) Reset() {
 	*x = EventGap{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1306,7 @@ func (x *EventGap) String() string {
 func (*EventGap) ProtoMessage() {}
 
 func (x *EventGap) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1319,7 @@ func (x *EventGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventGap.ProtoReflect.Descriptor instead.
 func (*EventGap) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{13}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventGap) GetReason() EventGapReason {
@@ -1263,7 +1351,7 @@ type EventBatch struct {
 
 func (x *EventBatch) Reset() {
 	*x = EventBatch{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1363,7 @@ func (x *EventBatch) String() string {
 func (*EventBatch) ProtoMessage() {}
 
 func (x *EventBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1376,7 @@ func (x *EventBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventBatch.ProtoReflect.Descriptor instead.
 func (*EventBatch) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{14}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventBatch) GetEvents() []*ClusterEvent {
@@ -1323,7 +1411,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1423,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1436,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{15}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchEventsResponse) GetBatch() *EventBatch {
@@ -1446,7 +1534,7 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x10under_replicated\x18\x11 \x01(\bR\x0funderReplicated\x12\x19\n" +
 	"\bbytes_in\x18\x12 \x01(\x03R\abytesIn\x12\x1b\n" +
 	"\tbytes_out\x18\x13 \x01(\x03R\bbytesOutB\b\n" +
-	"\x06_error\"\xa6\x04\n" +
+	"\x06_error\"\xea\x04\n" +
 	"\x0fReplicaProgress\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12)\n" +
 	"\x0elog_end_offset\x18\x02 \x01(\x03H\x00R\flogEndOffset\x88\x01\x01\x12-\n" +
@@ -1459,22 +1547,30 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"lagRecords\x88\x01\x01\x12&\n" +
 	"\fbroker_epoch\x18\t \x01(\x03H\x06R\vbrokerEpoch\x88\x01\x01\x12\x16\n" +
 	"\x06online\x18\n" +
-	" \x01(\bR\x06onlineB\x11\n" +
+	" \x01(\bR\x06online\x12B\n" +
+	"\rleader_epochs\x18\v \x03(\v2\x1d.paceline.v1.LeaderEpochStartR\fleaderEpochsB\x11\n" +
 	"\x0f_log_end_offsetB\x13\n" +
 	"\x11_log_start_offsetB\x18\n" +
 	"\x16_last_caught_up_ago_msB\x14\n" +
 	"\x12_last_fetch_ago_msB\x11\n" +
 	"\x0f_high_watermarkB\x0e\n" +
 	"\f_lag_recordsB\x0f\n" +
-	"\r_broker_epoch\"Z\n" +
+	"\r_broker_epoch\"X\n" +
+	"\x10LeaderEpochStart\x12!\n" +
+	"\fleader_epoch\x18\x01 \x01(\x05R\vleaderEpoch\x12!\n" +
+	"\fstart_offset\x18\x02 \x01(\x03R\vstartOffset\"\x97\x01\n" +
 	"\vEventFilter\x12\x16\n" +
 	"\x06topics\x18\x01 \x03(\tR\x06topics\x123\n" +
-	"\x05kinds\x18\x02 \x03(\x0e2\x1d.paceline.v1.ClusterEventKindR\x05kinds\"\xc1\x01\n" +
+	"\x05kinds\x18\x02 \x03(\x0e2\x1d.paceline.v1.ClusterEventKindR\x05kinds\x12;\n" +
+	"\n" +
+	"partitions\x18\x03 \x03(\v2\x1b.paceline.v1.EventPartitionR\n" +
+	"partitions\"\xde\x01\n" +
 	"\x12WatchEventsRequest\x12\x16\n" +
 	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1e\n" +
 	"\bsince_ms\x18\x02 \x01(\x03H\x00R\asinceMs\x88\x01\x01\x120\n" +
 	"\x06filter\x18\x03 \x01(\v2\x18.paceline.v1.EventFilterR\x06filter\x124\n" +
-	"\x16active_controller_only\x18\x04 \x01(\bR\x14activeControllerOnlyB\v\n" +
+	"\x16active_controller_only\x18\x04 \x01(\bR\x14activeControllerOnly\x12\x1b\n" +
+	"\tpast_only\x18\x05 \x01(\bR\bpastOnlyB\v\n" +
 	"\t_since_ms\"u\n" +
 	"\bEventGap\x123\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1b.paceline.v1.EventGapReasonR\x06reason\x12$\n" +
@@ -1513,7 +1609,7 @@ func file_paceline_v1_metadata_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_metadata_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(EventGapReason)(0),              // 0: paceline.v1.EventGapReason
 	(*DescribeClusterRequest)(nil),   // 1: paceline.v1.DescribeClusterRequest
@@ -1527,44 +1623,48 @@ var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(*DescribeReplicasResponse)(nil), // 9: paceline.v1.DescribeReplicasResponse
 	(*PartitionReplicas)(nil),        // 10: paceline.v1.PartitionReplicas
 	(*ReplicaProgress)(nil),          // 11: paceline.v1.ReplicaProgress
-	(*EventFilter)(nil),              // 12: paceline.v1.EventFilter
-	(*WatchEventsRequest)(nil),       // 13: paceline.v1.WatchEventsRequest
-	(*EventGap)(nil),                 // 14: paceline.v1.EventGap
-	(*EventBatch)(nil),               // 15: paceline.v1.EventBatch
-	(*WatchEventsResponse)(nil),      // 16: paceline.v1.WatchEventsResponse
-	(*TopicError)(nil),               // 17: paceline.v1.TopicError
-	(*PartitionError)(nil),           // 18: paceline.v1.PartitionError
-	(ClusterEventKind)(0),            // 19: paceline.v1.ClusterEventKind
-	(*ClusterEvent)(nil),             // 20: paceline.v1.ClusterEvent
+	(*LeaderEpochStart)(nil),         // 12: paceline.v1.LeaderEpochStart
+	(*EventFilter)(nil),              // 13: paceline.v1.EventFilter
+	(*WatchEventsRequest)(nil),       // 14: paceline.v1.WatchEventsRequest
+	(*EventGap)(nil),                 // 15: paceline.v1.EventGap
+	(*EventBatch)(nil),               // 16: paceline.v1.EventBatch
+	(*WatchEventsResponse)(nil),      // 17: paceline.v1.WatchEventsResponse
+	(*TopicError)(nil),               // 18: paceline.v1.TopicError
+	(*PartitionError)(nil),           // 19: paceline.v1.PartitionError
+	(ClusterEventKind)(0),            // 20: paceline.v1.ClusterEventKind
+	(*EventPartition)(nil),           // 21: paceline.v1.EventPartition
+	(*ClusterEvent)(nil),             // 22: paceline.v1.ClusterEvent
 }
 var file_paceline_v1_metadata_service_proto_depIdxs = []int32{
 	3,  // 0: paceline.v1.DescribeClusterResponse.brokers:type_name -> paceline.v1.BrokerInfo
 	6,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
-	17, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
+	18, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
 	7,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
-	18, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
+	19, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
 	10, // 5: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
-	18, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
+	19, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
 	11, // 7: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
-	19, // 8: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
-	12, // 9: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
-	0,  // 10: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
-	20, // 11: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
-	14, // 12: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
-	15, // 13: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	1,  // 14: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
-	4,  // 15: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
-	8,  // 16: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
-	13, // 17: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
-	2,  // 18: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
-	5,  // 19: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
-	9,  // 20: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
-	16, // 21: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
-	18, // [18:22] is the sub-list for method output_type
-	14, // [14:18] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	12, // 8: paceline.v1.ReplicaProgress.leader_epochs:type_name -> paceline.v1.LeaderEpochStart
+	20, // 9: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
+	21, // 10: paceline.v1.EventFilter.partitions:type_name -> paceline.v1.EventPartition
+	13, // 11: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	0,  // 12: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
+	22, // 13: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
+	15, // 14: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
+	16, // 15: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	1,  // 16: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
+	4,  // 17: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
+	8,  // 18: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
+	14, // 19: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
+	2,  // 20: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
+	5,  // 21: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
+	9,  // 22: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
+	17, // 23: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_metadata_service_proto_init() }
@@ -1579,16 +1679,16 @@ func file_paceline_v1_metadata_service_proto_init() {
 	file_paceline_v1_metadata_service_proto_msgTypes[6].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[9].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[10].OneofWrappers = []any{}
-	file_paceline_v1_metadata_service_proto_msgTypes[12].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[13].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[14].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_metadata_service_proto_rawDesc), len(file_paceline_v1_metadata_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

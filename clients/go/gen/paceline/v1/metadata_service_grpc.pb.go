@@ -44,7 +44,8 @@ type MetadataServiceClient interface {
 	// CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
 	// UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
 	DescribeTopics(ctx context.Context, in *DescribeTopicsRequest, opts ...grpc.CallOption) (*DescribeTopicsResponse, error)
-	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
+	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+	// other broker answers with an error, and describes its own replica in the same entry if it has one.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
@@ -125,7 +126,8 @@ type MetadataServiceServer interface {
 	// CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
 	// UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
 	DescribeTopics(context.Context, *DescribeTopicsRequest) (*DescribeTopicsResponse, error)
-	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
+	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions. Any
+	// other broker answers with an error, and describes its own replica in the same entry if it has one.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
