@@ -25,6 +25,8 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "model": (set(), False),
     "replication": ({"model"}, False),
     "planning": (set(), False),
+    "findings": ({"model"}, False),
+    "findings/service": ({"model", "paceline_client"}, True),
     "log": ({"model"}, False),
     "coordination": ({"model"}, False),
     "coordination/kazoo": ({"model"}, True),
@@ -38,7 +40,7 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
     "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
     "cli": (
-        {"model", "planning", "dev", "pipeline", "rpc", "security", "paceline_client", "log"}
+        {"model", "planning", "findings", "dev", "pipeline", "rpc", "security", "paceline_client", "log"}
         | {"broker.groups.records", "broker.groups.offsets_topic"},
         True,
     ),

@@ -1,0 +1,357 @@
+"""The rules: facts about a partition in, findings with one true plain sentence each out.
+
+A rule speaks only of facts that are known. The worst finding comes first; a partition without a problem has the finding
+`HEALTHY` first, notes may follow.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from paceline.findings.facts import BrokerFacts, PartitionFacts, ReplicaFacts
+
+SILENT_MS: Final = 2_000
+"""A replica that has not fetched for this long is silent: an idle follower fetches twice a second."""
+HELD_MS: Final = 1_000
+"""A high watermark that has not moved for this long stands still."""
+
+
+class Severity(IntEnum):
+    """How bad a finding is."""
+
+    OK = 0
+    NOTE = 1
+    """Nothing is wrong, but a reader may want to know."""
+    WARNING = 2
+    """Records have fewer copies than they should, or a change does not complete."""
+    CRITICAL = 3
+    """Some writes or reads are refused."""
+
+
+class FindingKind(StrEnum):
+    """The rule that a finding comes from."""
+
+    NO_LEADER = "no-leader"
+    LEADER_SILENT = "leader-silent"
+    LEADER_WITHOUT_LEASE = "leader-without-lease"
+    UNDER_MIN_ISR = "under-min-isr"
+    HIGH_WATERMARK_HELD = "high-watermark-held"
+    UNDER_REPLICATED = "under-replicated"
+    REASSIGNMENT_STUCK = "reassignment-stuck"
+    REASSIGNMENT = "reassignment"
+    CONTROL_PENDING = "control-pending"
+    BROKER_SILENT = "broker-silent"
+    NOT_PREFERRED = "not-preferred"
+    TAIL = "tail"
+    HEALTHY = "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule found."""
+
+    subject: str
+    """The partition, ``topic/partition``."""
+    severity: Severity
+    kind: FindingKind
+    symptom: str
+    """A clause about the subject, without it: "has no leader"."""
+    cause: str | None = None
+    next_command: str | None = None
+    """A command that helps, or shows more."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence, without a full stop."""
+        return f"{self.subject} {self.symptom}" + (f", because {self.cause}" if self.cause else "")
+
+
+_Found = Iterator[tuple[Severity, FindingKind, str] | tuple[Severity, FindingKind, str, str | None, str | None]]
+
+
+def explain(facts: PartitionFacts, now_ms: int) -> list[Finding]:
+    """Return the findings about a partition, the worst first; never empty.
+
+    Args:
+        facts: the partition at ``now_ms``.
+        now_ms: time of the facts, milliseconds since the epoch; times of another day are shown with their date.
+    """
+    found = [Finding(_name(facts), *parts) for rule in _RULES for parts in rule(facts, now_ms)]
+    found.sort(key=lambda finding: -finding.severity)
+    if not found or found[0].severity <= Severity.NOTE:
+        found.insert(0, Finding(_name(facts), Severity.OK, FindingKind.HEALTHY, _health(facts)))
+    return found
+
+
+# Rules ------------------------------------------------------------------------------------------------------------
+
+
+def _no_leader(facts: PartitionFacts, now_ms: int) -> _Found:
+    if facts.leader is not None:
+        return
+    offline = {replica.broker_id: reason for replica in facts.replicas if (reason := _offline(facts, replica))}
+    command = None
+    if len(offline) == len(facts.replicas):
+        cause = f"all its replicas are offline: {'; '.join(offline.values())}"
+    elif offline.keys() >= set(facts.isr) and facts.unclean_election is not True:
+        off = " and unclean.leader.election.enable is false" if facts.unclean_election is False else ""
+        reasons = "; ".join(offline[member] for member in facts.isr)
+        cause = f"no member of its ISR ({_and(facts.isr)}) is online{off}: {reasons}"
+        command = f"paceline partition elect --unclean --dry-run {_name(facts)}"
+    elif facts.controller is None:
+        cause = "there is no active controller to elect one"
+    else:
+        cause = f"controller {facts.controller} has not elected one yet"
+    symptom = f"has no leader{_since(facts.leader_since_ms, now_ms)}"
+    yield Severity.CRITICAL, FindingKind.NO_LEADER, symptom, cause, command
+
+
+def _leader_troubles(facts: PartitionFacts, _now_ms: int) -> _Found:
+    broker = _broker(facts, facts.leader)
+    if broker is None:
+        return
+    if reason := _death(broker):
+        yield Severity.CRITICAL, FindingKind.LEADER_SILENT, "waits for another leader", reason, None
+    elif broker.answers is False or broker.refusal:
+        cause = broker.refusal or f"its leader, broker {broker.broker_id}, has not answered"
+        yield Severity.CRITICAL, FindingKind.LEADER_SILENT, "may take no reads and writes", cause, None
+    elif broker.has_lease is False:
+        cause = f"its leader, broker {broker.broker_id}, has no lease, or is stopping"
+        if broker.controller_silent_ms is not None:
+            cause += f": no controller has answered it for {_duration(broker.controller_silent_ms)}"
+        symptom = "is served only while all its ISR fetches"
+        yield Severity.WARNING, FindingKind.LEADER_WITHOUT_LEASE, symptom, cause, None
+
+
+def _missing_replicas(facts: PartitionFacts, now_ms: int) -> _Found:
+    """The ISR is too small for acks=all, or at least smaller than the assignment."""
+    least, factor = facts.min_insync_replicas or 1, facts.replication_factor
+    if facts.leader is None:
+        return
+    adding = facts.reassignment.adding if facts.reassignment else ()
+    missing = [one for one in facts.replicas if one.broker_id not in facts.isr and one.broker_id not in adding]
+    reasons = "; ".join(_behind(facts, replica) for replica in missing)
+    command = f"paceline watch {_name(facts)}"
+    if len(facts.isr) >= least:
+        if missing:
+            symptom = f"has {factor - len(missing)} of {factor} replicas in sync{_since(facts.isr_since_ms, now_ms)}"
+            yield Severity.WARNING, FindingKind.UNDER_REPLICATED, symptom, reasons, command
+        return
+    if factor < least:
+        cause = f"it has {_count(factor, 'replica')} and min.insync.replicas is {least}"
+        command = f"paceline topic alter {facts.topic} --set min.insync.replicas={factor}"
+    else:
+        alone = " alone" if len(facts.isr) == 1 else ""
+        cause = f"its ISR is {_and(facts.isr)}{alone} and min.insync.replicas is {least}: {reasons}"
+    symptom = f"takes no acks=all writes{_since(facts.under_min_isr_since_ms, now_ms)}"
+    yield Severity.CRITICAL, FindingKind.UNDER_MIN_ISR, symptom, cause, command
+
+
+def _high_watermark_held(facts: PartitionFacts, now_ms: int) -> _Found:
+    """Silent below ``min.insync.replicas``, where it cannot move, as `_missing_replicas` says."""
+    leader = _replica(facts, facts.leader)
+    if leader is None or leader.log_end_offset is None or leader.high_watermark is None:
+        return
+    members = [one for one in facts.replicas if one.broker_id in (facts.maximal_isr or facts.isr) and one is not leader]
+    waiting = [one for one in members if one.log_end_offset is None or one.log_end_offset <= leader.high_watermark]
+    ages = [one.caught_up_ago_ms or 0 for one in waiting]
+    still_ms = max(ages, default=0) if facts.high_watermark_since_ms is None else now_ms - facts.high_watermark_since_ms
+    count = leader.log_end_offset - leader.high_watermark
+    if count > 0:
+        records = _count(count, "record")
+        symptom = f"has not committed {records} after offset {leader.high_watermark:,} for {_duration(still_ms)}"
+        waiting = waiting if still_ms >= HELD_MS else []
+    else:
+        symptom = "would not commit a new record now"
+        waiting = [one for one in members if (one.last_fetch_ago_ms or 0) >= SILENT_MS]
+    if waiting and len(facts.isr) >= (facts.min_insync_replicas or 1):
+        cause = "; ".join(f"ISR member {_behind(facts, one)}" for one in waiting)
+        yield Severity.WARNING, FindingKind.HIGH_WATERMARK_HELD, symptom, cause, f"paceline watch {_name(facts)}"
+
+
+def _reassignment(facts: PartitionFacts, _now_ms: int) -> _Found:
+    move = facts.reassignment
+    if move is None:
+        return
+    parts = (("adds", move.adding), ("removes", move.removing))
+    changes = ", ".join(f"{word} {_and(brokers)}" for word, brokers in parts if brokers)
+    symptom, command = f"is being reassigned ({changes})", "paceline reassign status"
+    stuck = "; ".join(awaited.reason for awaited in move.waits_for if awaited.stuck)
+    if stuck:
+        symptom += " and does not get on"
+        yield Severity.WARNING, FindingKind.REASSIGNMENT_STUCK, symptom, stuck, command
+        return
+    waits = "; ".join(awaited.reason for awaited in move.waits_for)
+    symptom += f" and waits: {waits}" if waits else " and is about to be done"
+    yield Severity.NOTE, FindingKind.REASSIGNMENT, symptom, None, command
+
+
+def _control_pending(facts: PartitionFacts, _now_ms: int) -> _Found:
+    for request in facts.pending_requests:
+        age = "" if request.age_ms is None else f" for {_duration(request.age_ms)}"
+        symptom = f"waits{age} for broker {request.broker_id} to answer {request.kind}"
+        yield Severity.NOTE, FindingKind.CONTROL_PENDING, symptom
+    for replica in facts.replicas:
+        applied, epoch = replica.applied_leader_epoch, facts.leader_epoch
+        if applied is not None and applied < epoch:
+            symptom = f"is in leader epoch {epoch}, but broker {replica.broker_id} has applied only {applied}"
+            yield Severity.NOTE, FindingKind.CONTROL_PENDING, symptom
+
+
+def _silent_brokers(facts: PartitionFacts, _now_ms: int) -> _Found:
+    for broker in facts.brokers:
+        if broker.answers is False and broker.broker_id != facts.leader and _death(broker) is None:
+            symptom = f"is known in part: broker {broker.broker_id} has not answered"
+            yield Severity.WARNING, FindingKind.BROKER_SILENT, symptom
+
+
+def _not_preferred(facts: PartitionFacts, _now_ms: int) -> _Found:
+    preferred = next(iter(facts.replicas), None)
+    if preferred is None or facts.leader in (None, preferred.broker_id):
+        return
+    symptom, command = f"is led by broker {facts.leader} until its preferred replica {preferred.broker_id}", None
+    if preferred.broker_id in facts.isr and _offline(facts, preferred) is None:
+        symptom = symptom.replace("until", "instead of") + ", which"
+        command = f"paceline partition elect --preferred {_name(facts)}"
+    yield Severity.NOTE, FindingKind.NOT_PREFERRED, f"{symptom} is in sync", None, command
+
+
+def _tail(facts: PartitionFacts, _now_ms: int) -> _Found:
+    """Records that would be lost with the leader: its successor is the first live member of the ISR."""
+    leader = _replica(facts, facts.leader)
+    others = [replica for replica in facts.replicas if replica is not leader]
+    if leader is None or leader.log_end_offset is None or not others:
+        return
+    end = leader.log_end_offset
+    members = [one for one in others if one.broker_id in facts.isr and _offline(facts, one) is None]
+    if not members:
+        copied = max(one.log_end_offset or leader.log_start_offset or 0 for one in others)
+        if end > copied:
+            records = _count(end - copied, "record")
+            symptom = (
+                f"has its last {records} on broker {leader.broker_id} alone, the only member of its ISR that can lead"
+            )
+            yield Severity.NOTE, FindingKind.TAIL, symptom
+        return
+    start = members[0].log_end_offset
+    if start is None or start >= end:
+        return
+    acknowledged = min(facts.last_acknowledged_offset or 0, end) - start
+    told = (
+        f" ({acknowledged:,} of them acknowledged)" if acknowledged > 0 else ", none of them acknowledged to acks=all"
+    )
+    symptom = (
+        f"would lose {_count(end - start, 'record')}{told}, if broker {leader.broker_id} died now: the log of broker "
+        f"{members[0].broker_id}, which would lead next, ends at {start:,}"
+    )
+    yield Severity.WARNING if acknowledged > 0 else Severity.NOTE, FindingKind.TAIL, symptom
+
+
+_RULES: Final = (
+    _no_leader,
+    _leader_troubles,
+    _missing_replicas,
+    _high_watermark_held,
+    _reassignment,
+    _silent_brokers,
+    _control_pending,
+    _not_preferred,
+    _tail,
+)
+
+
+def _health(facts: PartitionFacts) -> str:
+    leader, factor = _replica(facts, facts.leader), facts.replication_factor
+    copies = "its only replica is in sync" if factor == 1 else f"all {factor} replicas are in sync"
+    symptom = f"is healthy: broker {facts.leader} leads in epoch {facts.leader_epoch}, {copies}"
+    if leader and leader.high_watermark is not None and leader.high_watermark == leader.log_end_offset:
+        symptom += f", and all records up to offset {leader.high_watermark:,} are committed"
+    return symptom
+
+
+# Clauses ----------------------------------------------------------------------------------------------------------
+
+
+def _behind(facts: PartitionFacts, replica: ReplicaFacts) -> str:
+    """Return why a replica is behind its leader, the most fundamental known reason first."""
+    name, leader, broker = (
+        f"broker {replica.broker_id}",
+        _replica(facts, facts.leader),
+        _broker(facts, replica.broker_id),
+    )
+    offline = _offline(facts, replica)
+    if offline and (replica.directory_offline or replica.last_fetch_ago_ms is None or (broker and _death(broker))):
+        return offline
+    if replica.fetch_refused:
+        return replica.fetch_refused
+    if leader is None or leader.log_end_offset is None:  # without the leader's answer there are no ages
+        return f"{name} is not in sync"
+    if replica.last_fetch_ago_ms is None:
+        return f"{name} has not fetched in leader epoch {facts.leader_epoch}"
+    if replica.last_fetch_ago_ms >= SILENT_MS:
+        return f"{name} has not fetched for {_duration(replica.last_fetch_ago_ms)}"
+    lag = leader.log_end_offset - (leader.log_end_offset if replica.log_end_offset is None else replica.log_end_offset)
+    if offline or lag <= 0:
+        return offline or f"{name} has caught up and is about to join the ISR"
+    rate = replica.records_per_s
+    copies = "" if rate is None else f" and copies {round(rate):,} records/s" if rate >= 0.5 else " and copies none"
+    return f"{name} lags {_count(lag, 'record')} behind{copies}"
+
+
+def _offline(facts: PartitionFacts, replica: ReplicaFacts) -> str | None:
+    """Return why a replica cannot lead; None when it can."""
+    broker = _broker(facts, replica.broker_id)
+    if broker and (reason := _death(broker)):
+        return reason
+    if replica.directory_offline:
+        failed = f" ({', '.join(broker.offline_directories)})" if broker and broker.offline_directories else ""
+        return f"the log directory of broker {replica.broker_id}{failed} has failed"
+    if broker and broker.has_lease is False:
+        return f"broker {replica.broker_id} has no lease, or is stopping"
+    return None if replica.online else f"the replica on broker {replica.broker_id} is offline"
+
+
+def _death(broker: BrokerFacts) -> str | None:
+    if not broker.alive:
+        return f"broker {broker.broker_id} is not alive"
+    if broker.suspected is not None:
+        return f"broker {broker.broker_id} is suspected to be dead ({broker.suspected})"
+    return None
+
+
+def _since(moment_ms: int | None, now_ms: int) -> str:
+    if moment_ms is None:
+        return ""
+    moment, now = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (moment_ms, now_ms))
+    day = "" if moment.date() == now.date() else f"{moment:%Y-%m-%d} "
+    return f" since {day}{moment:%H:%M:%S} UTC"
+
+
+def _duration(age_ms: int) -> str:
+    if age_ms < 60_000:
+        return f"{age_ms / 1000:.1f} s"
+    minutes, seconds = divmod(age_ms // 1000, 60)
+    return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _and(brokers: Sequence[int]) -> str:
+    names = [str(broker) for broker in brokers]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names) or "empty"
+
+
+def _name(facts: PartitionFacts) -> str:
+    return f"{facts.topic}/{facts.partition}"
+
+
+def _replica(facts: PartitionFacts, broker_id: int | None) -> ReplicaFacts | None:
+    return next((replica for replica in facts.replicas if replica.broker_id == broker_id), None)
+
+
+def _broker(facts: PartitionFacts, broker_id: int | None) -> BrokerFacts | None:
+    return next((broker for broker in facts.brokers if broker.broker_id == broker_id), None)
