@@ -9,6 +9,7 @@ import click
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.explain import add_findings, explain_partitions, sentences, tell_problems
 from paceline.cli.failures import check_partition, confirm, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
@@ -35,7 +36,10 @@ _COLUMNS: Final = (
 
 @click.group()
 def partition() -> None:
-    """Show replica progress; elect leaders."""
+    """Show and explain replica progress; elect leaders."""
+
+
+partition.add_command(explain_partitions)
 
 
 @partition.command()
@@ -43,7 +47,7 @@ def partition() -> None:
 @output_option
 @bootstrap_option
 def describe(which: str, output: str, bootstrap: str) -> None:
-    """Show log end offset (LEO), high watermark (HW) and ISR of each replica, as reported by the leader.
+    """Show log end offset (LEO), high watermark (HW) and ISR of each replica, as reported by the leader, and problems.
 
     A partition without a leader is shown from the metadata. Exits with 3 when a partition has no leader or its leader
     does not answer.
@@ -51,37 +55,32 @@ def describe(which: str, output: str, bootstrap: str) -> None:
     topic, index = parse_partition(which)
     with reported(output):
         with open_admin(bootstrap) as admin:
-            partitions, views = _describe_leaders(admin, topic, index)
+            described, views = _describe_leaders(admin, topic, index)
+            findings = add_findings(admin, [described])
         rows = []
-        silent = []
-        for each in partitions:
+        for each in described.partitions:
             view = views.get((topic, each.partition))
-            if view is not None:
-                rows += _seen_by_leader(topic, view)
-                continue
-            rows += _in_metadata(topic, each)
-            who = "has no leader" if each.leader is None else f"is led by broker {each.leader}, which does not answer"
-            silent.append(f"{topic}/{each.partition} {who}")
+            told = {"findings": sentences(findings, topic, each.partition)}
+            rows += [row | told for row in (_seen_by_leader(topic, view) if view else _in_metadata(topic, each))]
         show(rows, output, _COLUMNS)
-        for line in silent:
-            click.echo(line, err=True)
-    if silent:
+        tell_problems(findings)
+    if len(views) < len(described.partitions):
         raise SystemExit(NEGATIVE_VERDICT)
 
 
-def _describe_leaders(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tuple[str, int], Any]]:
-    """Return the partitions and the answers of their leaders; retries until every leader answers or time is up."""
+def _describe_leaders(admin: Any, topic: str, index: int | None) -> tuple[Any, dict[tuple[str, int], Any]]:
+    """Return the topic with the chosen partitions, and the views of their leaders; retries until time is up."""
     deadline = time.monotonic() + _LEADERS_S
     views: dict[tuple[str, int], Any] = {}
     while True:
         (described,) = admin.describe_topics([topic])  # reports a topic that does not exist at once
         check_partition(topic, [each.partition for each in described.partitions], index)
-        partitions = [each for each in described.partitions if index in (None, each.partition)]
-        missing = tuple(each for each in partitions if (topic, each.partition) not in views)
+        chosen = tuple(each for each in described.partitions if index in (None, each.partition))
+        missing = tuple(each for each in chosen if (topic, each.partition) not in views)
         views |= admin.describe_leaders([replace(described, partitions=missing)], timeout_ms=int(_LEADERS_S * 500))
         waiting = any(each.leader is not None and (topic, each.partition) not in views for each in missing)
         if not waiting or time.monotonic() > deadline:
-            return partitions, views
+            return replace(described, partitions=chosen), views
         time.sleep(_RETRY_PAUSE_S)
 
 

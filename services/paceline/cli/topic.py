@@ -8,6 +8,7 @@ import click
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.explain import add_findings, sentences, tell_problems
 from paceline.cli.failures import confirm, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import error_fields, output_option, show, tell
@@ -128,10 +129,11 @@ def list_topics(output: str, bootstrap: str) -> None:
 @output_option
 @bootstrap_option
 def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
-    """Show leader, replicas and ISR of each partition; exits with 3 when a partition has no leader."""
+    """Show leader, replicas, ISR and problems of each partition; exits with 3 when a partition has no leader."""
     with reported(output):
         with open_admin(bootstrap) as admin:
             found = admin.describe_topics(dict.fromkeys(names))
+            findings = add_findings(admin, found)
         rows = [
             {
                 "topic": each.name,
@@ -141,11 +143,13 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
                 "replicas": list(p.replicas),
                 "isr": list(p.isr),
                 "offline": list(p.offline_replicas),
+                "findings": sentences(findings, each.name, p.partition),
             }
             for each in found
             for p in each.partitions
         ]
-        show(rows, output)
+        show(rows, output, ("topic", "partition", "leader", "leader_epoch", "replicas", "isr", "offline"))
+        tell_problems(findings)
     if any(row["leader"] is None for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
 

@@ -1,0 +1,1 @@
+"""Gather the facts about partitions with public calls; read `gather.py`."""
