@@ -58,8 +58,8 @@ containers: install ## all tests with containers (20 minutes); starts an engine 
 	@scripts/docker_engine.sh
 	@$(PY) -m pytest -q tests/containers $(PYTEST_ARGS)
 
-simulate: install ## SEEDS=300 simulated clusters; SEED=42 shows one; WILD=1: denser faults
-	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
+simulate: install ## SEEDS=300 simulated clusters; SEED=42 shows one, RECORD=FILE records it; WILD=1: denser faults
+	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED) $(if $(RECORD),--record $(RECORD)),--seeds $(SEEDS) --first $(FIRST))
 
 lint: install protos-check ## ruff, mypy, buf; the contract may grow but not break
 	@$(VENV)/bin/ruff check .

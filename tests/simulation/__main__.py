@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
+from paceline.console.recording import Header, RecordingWriter
 from tests.simulation.places import PLACES, below_floor
 from tests.simulation.run import Run, RunResult, profile_of, run_seed
 from tests.simulation.shrink import shrink_run
@@ -28,16 +30,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run in")
     parser.add_argument("--keep-going", action="store_true", help="continue after many violated seeds")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for smaller schedules")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="with --seed: write a recording for the console")
     asked = parser.parse_args(arguments)
     if asked.seed is not None:
-        return replay(asked.seed, not asked.no_shrink, asked.wild)
+        return replay(asked.seed, not asked.no_shrink, asked.wild, asked.record)
+    if asked.record is not None:
+        parser.error("--record needs --seed")
     seeds = range(asked.first, asked.first + asked.seeds)
     return run_many(seeds, asked.jobs, asked.keep_going, not asked.no_shrink, asked.wild)
 
 
-def replay(seed: int, with_shrinking: bool = True, wild: bool = False) -> int:
-    """Run one seed with its timeline; when it fails, also its shrunk schedule."""
-    result = Run(seed, profile=profile_of(seed, wild), tell=print).run()
+def replay(seed: int, with_shrinking: bool = True, wild: bool = False, record: Path | None = None) -> int:
+    """Run one seed with its timeline, which a recording replaces; when it fails, also its shrunk schedule."""
+    profile = profile_of(seed, wild)
+    if record is None:
+        result = Run(seed, profile=profile, tell=print).run()
+    else:
+        with record.open("w", encoding="utf-8") as file:
+            header = Header(
+                title=f"simulated cluster, seed {seed}",
+                origin="simulation",
+                began_ms=0,
+                made_by=f"{_command(seed, wild)} RECORD={record.name}",
+            )
+            result = Run(seed, profile=profile, recording=RecordingWriter(file.write, header)).run()
     print(f"\nseed {seed}: {result.events} events, {result.virtual_ms / 1000:.1f} s of virtual time, {result.digest}")
     for name, value in asdict(result.profile).items():
         print(f"  {name}: {value}")
@@ -48,6 +64,8 @@ def replay(seed: int, with_shrinking: bool = True, wild: bool = False) -> int:
     for name, verdict in result.verdicts.items():
         print(f"  {name:<4} {verdict.word:<14} {verdict.exercised:>8}  {INVARIANTS[name]}")
     _print_failures(result)
+    if record is not None:
+        print(f"recorded: paceline console --replay {record}")
     if result.failures and with_shrinking:
         _print_shrunk(result)
     return 1 if result.failures else 0
@@ -74,6 +92,7 @@ def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: 
         if result.failures:
             failed.append(result)
             _print_failures(result)
+            print(f"    watch it: {_command(result.seed, wild)} RECORD=seed.ndjson")
             if not keep_going and len(failed) >= 20:
                 print("enough seeds have failed")
                 break
@@ -107,6 +126,10 @@ def results_of(seeds: Iterable[int], jobs: int, wild: bool = False) -> Iterator[
     # Spawned processes, not forks: a fork would copy the locks of the parent's other threads.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=2)
+
+
+def _command(seed: int, wild: bool) -> str:
+    return f"make simulate SEED={seed}{' WILD=1' if wild else ''}"
 
 
 def _print_failures(result: RunResult) -> None:

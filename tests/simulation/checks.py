@@ -166,16 +166,29 @@ class Checks:
     def deliver_control(
         self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest
     ) -> ControlResponse:
-        return self.control.deliver(sender, target, request)
+        recorder = self._cluster.recorder
+        if recorder is None:
+            return self.control.deliver(sender, target, request)
+        try:
+            response = self.control.deliver(sender, target, request)
+        except PacelineError as error:
+            recorder.controlled(sender.name, target, request, error.code.name)
+            raise
+        recorder.controlled(sender.name, target, request, response.error.name)
+        return response
 
     def event_handled(self, life: "ControllerLife", name: str) -> None:
         self.control.event_handled(life, name)
 
     def controller_changed(self, life: "ControllerLife", change: StateChange) -> None:
+        if self._cluster.recorder is not None:
+            self._cluster.recorder.changed(change)
         if change.kind is not StateChangeKind.TRANSITION:
             self._tell(life, change)
 
     def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
+        if self._cluster.recorder is not None:
+            self._cluster.recorder.changed(change)
         self._tell(life, change)
         self.replicas.broker_changed(life, change)
 

@@ -6,6 +6,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.machines import BrokerLife, BrokerMachine, ControllerLife, ControllerMachine
 from tests.simulation.network import LinkQuality, Network
 from tests.simulation.profile import Profile
+from tests.simulation.recorder import Recorder
 from tests.simulation.world import NodeScheduler, Skew, World
 from tests.support.zookeeper.client import MemoryZooKeeperServer
 
@@ -20,6 +21,7 @@ class SimulatedCluster:
         self.profile = profile
         self._tell = tell
         self.network = Network(world, LinkQuality())
+        self.recorder: Recorder | None = None
         self.checks = Checks(self)
         self.server = MemoryZooKeeperServer(
             NodeScheduler(world, Skew(), name="zookeeper"), tick_ms=TICK_MS, on_write=self.checks.zookeeper_written
@@ -40,8 +42,15 @@ class SimulatedCluster:
     def note(self, who: str, what: str) -> None:
         """Add a line to the timeline; every line is part of the digest."""
         self.world.note(f"{who} {what}")
+        if self.recorder is not None:
+            self.recorder.noted(who, what)
         if self._tell is not None:
             self._tell(f"{self.world.now_us / 1_000_000:10.6f}  {who:<18} {what}")
+
+    def record_fault(self, who: str, what: str) -> None:
+        """Add a fault to the recording of the run, if there is one; it is neither printed nor part of the digest."""
+        if self.recorder is not None:
+            self.recorder.fault(who, what)
 
     @property
     def is_told(self) -> bool:

@@ -252,6 +252,7 @@ class FaultInjector(Operations, DiskFaults):
     def _pause(self, machine: BrokerMachine | ControllerMachine, fault: Fault) -> None:
         life = machine.life
         if life is not None:
+            self._cluster.record_fault(machine.name, "is paused")
             life.scheduler.pause()
             self._after(fault, lambda: self._resume(machine))
 
@@ -274,13 +275,15 @@ class FaultInjector(Operations, DiskFaults):
     def _zk_expire(self, fault: Fault) -> None:
         life = self._anybody(fault).life
         if life is not None and life.zookeeper.session_id:
+            self._cluster.record_fault(life.name, "has its ZooKeeper session expired")
             self._cluster.server.expire(life.zookeeper.session_id)
 
     def _zk_cut(self, fault: Fault) -> None:
-        link = self._anybody(fault).link
+        machine = self._anybody(fault)
         variant = fault.other // 6 % 4
-        link.cut(requests=variant != 1, replies=variant != 2)
-        self._after(fault, link.heal)
+        self._cluster.record_fault(machine.name, "is cut off from ZooKeeper")
+        machine.link.cut(requests=variant != 1, replies=variant != 2)
+        self._after(fault, machine.link.heal)
 
     def _zk_lost_reply(self, fault: Fault) -> None:
         self._anybody(fault).link.lose_next_reply()
@@ -293,6 +296,7 @@ class FaultInjector(Operations, DiskFaults):
 
     def _zk_down(self, fault: Fault) -> None:
         server = self._cluster.server
+        self._cluster.record_fault("ZooKeeper", "is down")
         server.stop()
         self._after(fault, server.start)
 
@@ -305,8 +309,11 @@ class FaultInjector(Operations, DiskFaults):
         network = self._cluster.network
         for source, target in pairs:
             network.cut(source, target)
+        links = ", ".join(f"{source} to {target}" for source, target in pairs if "-" in target)
+        self._cluster.record_fault("network", f"is cut: {links}")
 
         def mend() -> None:
+            self._cluster.record_fault("network", f"is mended: {links}")
             for source, target in pairs:
                 network.mend(source, target)
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
+from paceline.console.recording import RecordingWriter
 from paceline.model.client_io import RequiredAcks
 from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tests.simulation.admin import Admin
@@ -19,6 +20,7 @@ from tests.simulation.members import Groups
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
 from tests.simulation.readers import EpochReader, Reader
+from tests.simulation.recorder import Recorder
 from tests.simulation.verdicts import Verdict
 from tests.simulation.world import MILLISECOND, World
 
@@ -76,12 +78,14 @@ class Run:
         faults: Sequence[Fault] | None = None,
         profile: Profile | None = None,
         tell: Callable[[str], None] | None = None,
+        recording: RecordingWriter | None = None,
     ) -> None:
         self.seed = seed
         self.world = World(seed)
         self.profile = draw_profile(self.world) if profile is None else profile
         self.faults = draw_faults(self.world, self.profile) if faults is None else list(faults)
         self.cluster = SimulatedCluster(self.world, self.profile, tell)
+        self._recorder = self.cluster.recorder = None if recording is None else Recorder(self.cluster, recording)
         self.admin = Admin(self.cluster)
         self.injector = FaultInjector(self.cluster, self.admin)
         self.groups = Groups(self.cluster)
@@ -110,6 +114,8 @@ class Run:
             logger.removeHandler(handler)
             logger.setLevel(level)
             logger.propagate = propagate
+        if self._recorder is not None:
+            self._recorder.end()
         return self._result()
 
     def _phases(self) -> None:
@@ -233,7 +239,11 @@ class Run:
     # Time
 
     def _for(self, duration_ms: int) -> None:
-        self.world.run_until(self.world.now_us + duration_ms * MILLISECOND)
+        until_us = self.world.now_us + duration_ms * MILLISECOND
+        if self._recorder is None:
+            self.world.run_until(until_us)
+        else:
+            self.world.run_until(until_us, after_each=self._recorder.tick)
 
     def _until(self, condition: Callable[[], bool], limit_ms: int) -> bool:
         deadline_us = self.world.now_us + limit_ms * MILLISECOND
