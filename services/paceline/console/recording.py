@@ -16,7 +16,8 @@ from paceline.model.errors import PacelineError
 VERSION: Final = 1
 SAMPLE_MS: Final = 500
 """Time between two samples of a partition."""
-_MAX_LINE: Final = 4 << 20
+MAX_LINE: Final = 4 << 20
+"""Longest line, in characters; pass it to ``readline``, so that a file of another kind does not fill the memory."""
 _SIGN: Final = "paceline_recording"
 
 EVENT, SAMPLE, ACKNOWLEDGED, FAULT, GAP, VERDICT, END = (
@@ -91,7 +92,11 @@ def read_recording(lines: Iterable[str]) -> Recording:
         NotARecordingError, RecordingVersionError: nothing of it can be played.
     """
     source = iter(lines)
-    recording = Recording(_header(next(source, "")))
+    try:
+        first = next(source, "")
+    except (ValueError, EOFError, OSError) as error:
+        raise NotARecordingError(f"the first line cannot be read: {error}") from None
+    recording = Recording(_header(first))
     count = 1
     try:
         for line in source:
@@ -112,7 +117,7 @@ def read_recording(lines: Iterable[str]) -> Recording:
 
 def _header(line: str) -> Header:
     try:
-        found = json.loads(line[:_MAX_LINE])
+        found = json.loads(line)
         version = found[_SIGN]
     except (ValueError, KeyError, TypeError):
         raise NotARecordingError("the first line is not the header of a recording") from None
@@ -134,8 +139,6 @@ def _header(line: str) -> Header:
 
 
 def _entry(line: str) -> Entry | None:
-    if len(line) > _MAX_LINE or not line.endswith("\n"):
-        raise ValueError("the line is not complete")
     found = json.loads(line)
     kind = next((one for one in found if one in _KINDS), None) if isinstance(found, dict) else None
     if kind is None:

@@ -1,6 +1,8 @@
 """The format of recordings: what is written is read, and a file that is not whole says so."""
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,25 @@ def test_a_damaged_line_ends_the_recording(bad: str) -> None:
     recording = read_recording([*written(*ENTRIES, end=False), bad, *written()[1:]])
     assert recording.entries == ENTRIES
     assert "cut off at line 4" in str(recording.cut)
+
+
+def test_a_compressed_file_that_was_cut_off_plays_up_to_the_cut(tmp_path: Path) -> None:
+    path = tmp_path / "cut.ndjson.gz"
+    many = [Entry(t, FAULT, {"who": f"broker-{t * 7919}", "what": "crashes"}) for t in range(2_000)]
+    whole = gzip.compress("".join(written(*many)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    with gzip.open(path, "rt") as lines:
+        recording = read_recording(lines)
+    assert 0 < len(recording.entries) < 2_000
+    assert recording.entries == many[: len(recording.entries)]
+    assert "cut off at line" in str(recording.cut)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(b"\x89PNG\xff\xfe\x00" * 99)
+    with path.open(encoding="utf-8") as lines, pytest.raises(NotARecordingError):
+        read_recording(lines)
 
 
 def test_kinds_and_members_of_later_programs_are_ignored() -> None:

@@ -1,0 +1,62 @@
+"""`paceline console`: show replication at work in a browser, live or from a recording."""
+
+import gzip
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.connection import bootstrap_option
+from paceline.cli.exit_codes import LOCAL_FAILURE
+from paceline.cli.failures import reported
+
+if TYPE_CHECKING:
+    from paceline.console.service.source import Source
+
+DEFAULT_PORT = 8090
+
+
+@click.command()
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="play a recording (.ndjson or .ndjson.gz) instead of showing a cluster",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes a free one"
+)
+@click.option(
+    "--name", "names", multiple=True, metavar="HOST", help="host name in browsers' addresses; may be repeated"
+)
+@bootstrap_option
+def console(replay: Path | None, host: str, port: int, names: tuple[str, ...], bootstrap: str) -> None:
+    """Serve the console: offsets of each replica, ISR, controllers and control requests of a partition over time.
+
+    Prints the address to open. The address is good for one browser; the console then prints another.
+    """
+    try:
+        from paceline.console.service.server import serve
+    except ImportError as error:
+        click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
+        raise click.exceptions.Exit(LOCAL_FAILURE) from None
+    with reported("table"):
+        source = _live(bootstrap) if replay is None else _recorded(replay)
+        serve(source, host, port, names, lambda address: click.echo(f"open {address}"))
+
+
+def _recorded(path: Path) -> "Source":
+    from paceline.console.recording import MAX_LINE, read_recording
+    from paceline.console.service.source import ReplaySource
+
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        recording = read_recording(iter(partial(lines.readline, MAX_LINE), ""))
+    if recording.cut is not None:
+        click.echo(f"{path}: {recording.cut}", err=True)
+    return ReplaySource(recording)
+
+
+def _live(_bootstrap: str) -> "Source":
+    raise click.UsageError("name a recording with --replay FILE")

@@ -1,0 +1,236 @@
+"""The web pages: overview, lens of a partition, verdict, and the stream that tells of news. All are GET.
+
+Every page has a JSON twin at the same address, for requests that accept ``application/json`` and not ``text/html``.
+"""
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from paceline.console import drawing, tables
+from paceline.console.lens import OLD_MS, Frame, clock_text, frame_at
+from paceline.console.service.source import Source
+from paceline.console.timeline import Timeline
+from paceline.model.identifiers import TopicPartition
+
+_HERE = Path(__file__).parent
+_NEWS_S: Final = 0.5
+_KEEPALIVE_S: Final = 10.0
+_CACHED: Final = 64
+_MOST_ROWS: Final = 500
+"""Partitions of the overview; further ones are counted."""
+
+
+class Pages:
+    """The pages of one source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._cache: OrderedDict[tuple[Any, ...], dict[str, str]] = OrderedDict()
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        )
+        self._templates.filters["lens_path"] = lens_path
+
+    def application(self) -> Starlette:
+        """Return the ASGI application, without access control."""
+        return Starlette(
+            routes=[
+                Route("/", self._overview),
+                Route("/partition/{topic}/{partition:int}", self._lens),
+                Route("/partition/{topic}/{partition:int}/parts", self._parts),
+                Route("/verdict", self._verdict),
+                Route("/stream", self._stream),
+                Route("/static/lens.css", _lens_style),
+                Mount("/static", StaticFiles(directory=_HERE / "static")),
+            ],
+            exception_handlers={HTTPException: self._failed},
+        )
+
+    # Pages
+
+    def _overview(self, request: Request) -> Response:
+        partitions = self._source.partitions()
+        with self._source.timeline() as timeline:
+            t = _asked_time(request, timeline)
+            rows = [_overview_row(frame_at(timeline, each, t)) for each in partitions[:_MOST_ROWS]]
+            about = self._about(timeline, t)
+        if _wants_json(request):
+            return JSONResponse({**about, "partitions": rows, "left_out": max(len(partitions) - _MOST_ROWS, 0)})
+        return self._page("overview.html", rows=rows, left_out=max(len(partitions) - _MOST_ROWS, 0), **about)
+
+    def _lens(self, request: Request) -> Response:
+        topic_partition = self._partition(request)
+        with self._source.timeline() as timeline:
+            t = _asked_time(request, timeline)
+            frame = frame_at(timeline, topic_partition, t)
+            about = self._about(timeline, t)
+        if _wants_json(request):
+            return JSONResponse({**about, **frame.as_json()})
+        marks = sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults})
+        return self._page("lens.html", frame=frame, parts=self._drawn(frame), marks=marks, **about)
+
+    def _parts(self, request: Request) -> Response:
+        """Return the moving parts of the lens page as HTML, for the script of that page."""
+        topic_partition = self._partition(request)
+        with self._source.timeline() as timeline:
+            frame = frame_at(timeline, topic_partition, _asked_time(request, timeline))
+        return JSONResponse(
+            {
+                "t": frame.t,
+                "begin": frame.begin,
+                "end": frame.end,
+                "clock": frame.clock,
+                "trouble": self._source.trouble,
+                "marks": sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults}),
+                "parts": self._drawn(frame),
+            }
+        )
+
+    def _verdict(self, request: Request) -> Response:
+        with self._source.timeline() as timeline:
+            verdict, about = timeline.verdict, self._about(timeline, timeline.end)
+        if verdict is None:
+            raise HTTPException(404, "This recording has no verdict: only a simulated run has one.")
+        if _wants_json(request):
+            return JSONResponse(verdict)
+        return self._page("verdict.html", verdict=verdict, **about)
+
+    async def _stream(self, _request: Request) -> Response:
+        return StreamingResponse(self._news(), media_type="text/event-stream")
+
+    async def _news(self) -> AsyncIterator[str]:
+        """Yield an event when the timeline has new entries, at most twice a second."""
+        version, spoke = -1, 0.0
+        while True:
+            if (now := self._source.version) != version:
+                version, spoke = now, time.monotonic()
+                yield f"data: {json.dumps({'trouble': self._source.trouble})}\n\n"
+            elif time.monotonic() - spoke > _KEEPALIVE_S:
+                spoke = time.monotonic()
+                yield ": nothing new\n\n"
+            await asyncio.sleep(_NEWS_S)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if _wants_json(request):
+            return JSONResponse({"error": error.detail}, error.status_code)
+        with self._source.timeline() as timeline:
+            about = self._about(timeline, timeline.end)
+        return self._page("error.html", error.status_code, message=error.detail, **about)
+
+    # Helpers
+
+    def _partition(self, request: Request) -> TopicPartition:
+        asked = TopicPartition(request.path_params["topic"], request.path_params["partition"])
+        if asked not in self._source.partitions():
+            raise HTTPException(404, f"There is no partition {asked.topic}/{asked.partition} here.")
+        self._source.look_at(asked)
+        return asked
+
+    def _about(self, timeline: Timeline, t: int) -> dict[str, Any]:
+        header = timeline.header
+        return {
+            "title": header.title,
+            "origin": header.origin,
+            "made_by": header.made_by,
+            "steps": [{"t": at, "clock": clock_text(header.began_ms, at), "text": text} for at, text in header.steps],
+            "live": self._source.is_live,
+            "trouble": self._source.trouble,
+            "has_verdict": timeline.verdict is not None,
+            "t": t,
+            "clock": clock_text(header.began_ms, t),
+        }
+
+    def _drawn(self, frame: Frame) -> dict[str, str]:
+        """Return the parts of the lens page; viewers that look at the same moment share them."""
+        key = (frame.topic, frame.partition, frame.t, self._source.version)
+        if (found := self._cache.get(key)) is not None:
+            return found
+        link = _link_of(frame)
+        parts: dict[str, str] = {
+            "explain": self._render(
+                "findings.html", frame=frame, is_old=(frame.sample_age_ms or 0) > OLD_MS, live=self._source.is_live
+            ),
+            "offsets": Markup(drawing.offsets_svg(frame)),
+            "offsets-table": self._table([tables.offsets_table(frame)]),
+            "strip": Markup(drawing.strip_svg(frame, link)),
+            "strip-table": self._table([tables.strip_table(frame), tables.faults_table(frame)]),
+            "controllers": Markup(drawing.controllers_svg(frame)),
+            "controllers-table": self._table([tables.controllers_table(frame)]),
+            "requests": Markup(drawing.exchange_svg(frame)),
+            "requests-table": self._table([tables.requests_table(frame)]),
+            "events-table": self._table([tables.events_table(frame)]),
+        }
+        self._cache[key] = parts
+        while len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+        return parts
+
+    def _table(self, given: Iterable[tables.Table]) -> Markup:
+        return self._render("table.html", tables=list(given))
+
+    def _render(self, template: str, **values: Any) -> Markup:
+        return Markup(self._templates.get_template(template).render(**values))
+
+    def _page(self, template: str, status: int = 200, **values: Any) -> Response:
+        return HTMLResponse(self._render(template, **values), status)
+
+
+def lens_path(topic: str, partition: int) -> str:
+    """Return the path of the lens of a partition."""
+    return f"/partition/{quote(topic, safe='')}/{partition}"
+
+
+def _link_of(frame: Frame) -> drawing.Link:
+    return lambda t: f"{lens_path(frame.topic, frame.partition)}?t={t}"
+
+
+def _asked_time(request: Request, timeline: Timeline) -> int:
+    """Return ``?t=`` within the timeline; without it a recording begins at its first step, a live cluster is now."""
+    text = request.query_params.get("t")
+    begin = timeline.begin or 0
+    if text is None:
+        return timeline.header.steps[0][0] if timeline.header.steps else timeline.end
+    try:
+        t = int(text)
+    except ValueError:
+        raise HTTPException(400, "t must be a whole number of milliseconds since the beginning.") from None
+    return min(max(t, begin), max(timeline.end, begin))
+
+
+def _overview_row(frame: Frame) -> dict[str, Any]:
+    severity, sentence, _ = frame.findings[0] if frame.findings else ("note", "There is no sample yet.", "")
+    return {
+        "topic": frame.topic,
+        "partition": frame.partition,
+        "leader": frame.leader,
+        "leader_epoch": frame.leader_epoch,
+        "isr": list(frame.isr),
+        "high_watermark": frame.high_watermark,
+        "severity": severity,
+        "sentence": sentence,
+    }
+
+
+def _wants_json(request: Request) -> bool:
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _lens_style(_request: Request) -> Response:
+    return Response(drawing.SHARED_STYLE, media_type="text/css")
