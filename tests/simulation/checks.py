@@ -172,9 +172,9 @@ class Checks:
         try:
             response = self.control.deliver(sender, target, request)
         except PacelineError as error:
-            recorder.controlled(sender.name, target, request, error.code.name)
+            recorder.controlled(target, request, ControlResponse(error.code))
             raise
-        recorder.controlled(sender.name, target, request, response.error.name)
+        recorder.controlled(target, request, response)
         return response
 
     def event_handled(self, life: "ControllerLife", name: str) -> None:

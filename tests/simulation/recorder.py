@@ -6,9 +6,10 @@ same run without a recorder. It samples after the first callback that is due; a 
 
 from typing import TYPE_CHECKING, Any
 
+from paceline.broker.control.request_reports import request_reports
 from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, SAMPLE, SAMPLE_MS, VERDICT, Entry, RecordingWriter
 from paceline.model.client_io import RequiredAcks
-from paceline.model.control import ControlRequest
+from paceline.model.control import ControlRequest, ControlResponse
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
 from tests.simulation.history import Outcome, Send
@@ -53,25 +54,12 @@ class Recorder:
         if change.kind is not StateChangeKind.TRANSITION:
             self._next_sample_us = 0  # show the moment of the change, not only the next half second
 
-    def controlled(self, sender: str, target: "BrokerLife", request: ControlRequest, result: str) -> None:
+    def controlled(self, target: "BrokerLife", request: ControlRequest, response: ControlResponse) -> None:
         """Record a request of a controller for each of its partitions, with the broker's answer."""
-        stamp = request.stamp
-        for state in request.partitions:
-            event: dict[str, Any] = {
-                "who": target.name,
-                "kind": "control-request",
-                "sender": sender,
-                "request": type(request).__name__.removesuffix("Request"),
-                "topic": state.topic_partition.topic,
-                "partition": state.topic_partition.partition,
-                "controller_epoch": stamp.controller_epoch,
-                "known_controller_epoch": target.node._highest_controller_epoch(),
-                "leader_epoch": state.leader_epoch,
-                "result": result,
-            }
-            if (leader := getattr(state, "leader", None)) is not None:
-                event |= {"leader": leader, "isr": list(getattr(state, "isr", ()))}
-            self._add(EVENT, event)
+        hosted, confirmed = target.node.replica_manager.hosted, target.node._highest_controller_epoch()
+        watched = [state.topic_partition for state in request.partitions]
+        for change in request_reports(request, response, watched, hosted, confirmed):
+            self._add(EVENT, state_change_fields(change))
 
     def noted(self, who: str, what: str) -> None:
         """Record a line of the timeline when it tells of a fault or of an operator's work."""

@@ -297,7 +297,7 @@ def controllers_svg(frame: Frame) -> str:
 
 def exchange_svg(frame: Frame) -> str:
     """Draw the latest control requests as arrows from the controller to the broker."""
-    left = sorted({str(one.get("sender", "controller")) for one in frame.requests})
+    left = sorted({sender_of(one) for one in frame.requests})
     right = sorted({str(one.get("who", "")) for one in frame.requests})
     columns = {name: 3 + index * 46 / max(len(left) + len(right) - 1, 1) for index, name in enumerate([*left, *right])}
     height = 26 + 20 * max(len(frame.requests), 1)
@@ -308,8 +308,8 @@ def exchange_svg(frame: Frame) -> str:
             yield _text(at, 12, name.replace("controller-", "c").replace("broker-", "b"), "strong mid", name)
         for row, one in enumerate(frame.requests):
             y = 34 + 20 * row
-            ok = one.get("result") in ("NONE", "OK")
-            begin, end = columns[str(one.get("sender", "controller"))], columns[str(one.get("who", ""))]
+            ok = is_applied(one)
+            begin, end = columns[sender_of(one)], columns[str(one.get("who", ""))]
             yield _line(begin, y, end, y, "arrow" if ok else "refused", marker_end="url(#head)")
             yield _text(54, y + 4, request_text(one), "" if ok else "bad")
 
@@ -320,17 +320,29 @@ def exchange_svg(frame: Frame) -> str:
     return _svg(height + 4, "Control requests", labels(), plot())
 
 
+def sender_of(request: dict[str, Any]) -> str:
+    """Return the controller that sent a request."""
+    return f"controller-{request.get('controller_id', '?')}"
+
+
+def is_applied(request: dict[str, Any]) -> bool:
+    """Whether the broker applied a request."""
+    return request.get("kind") == "control-request" and not request.get("error")
+
+
 def request_text(request: dict[str, Any]) -> str:
     """Return a control request and its answer in a few words."""
-    result = str(request.get("result", request.get("cause", "")))
     what = str(request.get("request", "request"))
-    if result in ("NONE", "OK"):
+    if is_applied(request):
         leader = request.get("leader")
         more = f", leader {'none' if leader is None or leader < 0 else leader}" if "leader" in request else ""
-        return f"✓ {what} e{request.get('leader_epoch', '?')}{more}"
+        epoch = request.get("leader_epoch", -1)
+        return f"✓ {what}{f' e{epoch}' if epoch >= 0 else ''}{more}"
     sent, known = request.get("controller_epoch"), request.get("known_controller_epoch")
     epochs = f" ({sent} < {known})" if sent is not None and known is not None and sent < known else ""
-    return f"✗ {what} refused{epochs}: {result}"
+    if request.get("error") == "BROKER_NOT_AVAILABLE":
+        return f"… {what} deferred"
+    return f"✗ {what} refused{epochs}: {request.get('error') or request.get('cause', '')}"
 
 
 def _ids(brokers: Iterable[int]) -> str:

@@ -283,8 +283,9 @@ def _applied(track: Track) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
             step(replica["broker_id"], replica.get("controller_epoch"), entry.t)
         who = str(entry.value.get("who", ""))
         if entry.kind != "sample" and who.startswith("broker-"):
-            known = entry.value.get("known_controller_epoch")
-            step(_number(who), entry.value.get("controller_epoch") if known is None else known, entry.t)
+            # A refused request has the epoch of its sender, and apart from it the newer one that the broker knows.
+            known = "known_controller_epoch" if entry.value.get("error") else "controller_epoch"
+            step(_number(who), entry.value.get(known), entry.t)
     yield from sorted((broker, tuple(each)) for broker, each in steps.items())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.console.drawing import request_text
+from paceline.console.drawing import request_text, sender_of
 from paceline.console.lens import Frame, clock_text
 
 
@@ -86,7 +86,7 @@ def requests_table(frame: Frame) -> Table:
     rows = tuple(
         (
             one["clock"],
-            str(one.get("sender", "-")),
+            sender_of(one),
             str(one.get("who", "-")),
             str(one.get("controller_epoch", "-")),
             request_text(one),

@@ -35,7 +35,7 @@ def history() -> list[Entry]:
         **WHERE,
         "who": "broker-2",
         "kind": "control-request",
-        "sender": "controller-7",
+        "controller_id": 7,
         "request": "LeaderAndIsr",
     }
     return [
@@ -47,7 +47,7 @@ def history() -> list[Entry]:
         Entry(1_200, FAULT, {"who": "broker-1", "what": "crashes"}),
         sample(1_500, 1, 0, [1, 2], [replica(1), replica(2, 10, 10)]),
         Entry(1_600, EVENT, {**died, "zk_version": 3, "cause": "BrokerChange", "replicas": []}),
-        Entry(1_610, EVENT, {**request, "controller_epoch": 1, "leader": 2, "leader_epoch": 1, "result": "NONE"}),
+        Entry(1_610, EVENT, {**request, "controller_epoch": 1, "leader": 2, "leader_epoch": 1}),
         sample(2_000, 2, 1, [2], [replica(1, registered=False), replica(2, 10, 10, **leader)], zk_version=3),
         Entry(2_500, GAP, {"from": 2_100, "why": "a test"}),
         Entry(2_800, EVENT, {**cut, "replicas": [{"broker_id": 1, "log_end_offset": 13}]}),

@@ -51,8 +51,8 @@ def test_a_gap_is_drawn_as_a_gap(timeline: Timeline) -> None:
 
 
 def test_a_refused_request_says_so_with_both_epochs(timeline: Timeline) -> None:
-    refused = {"request": "LeaderAndIsr", "sender": "controller-6", "who": "broker-1", "controller_epoch": 1}
-    more = {"known_controller_epoch": 2, "result": "STALE_CONTROLLER_EPOCH"}
+    refused = {"request": "LeaderAndIsr", "controller_id": 6, "who": "broker-1", "controller_epoch": 1}
+    more = {"known_controller_epoch": 2, "error": "STALE_CONTROLLER_EPOCH"}
     timeline.add(Entry(1_700, EVENT, {**WHERE, "kind": "control-request", **refused, **more}))
     shown = texts(drawing.exchange_svg(frame_at(timeline, TP, 1_700)))
     assert "✗ LeaderAndIsr refused (1 < 2): STALE_CONTROLLER_EPOCH" in shown

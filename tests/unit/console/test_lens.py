@@ -95,7 +95,7 @@ def test_a_broker_applies_each_controller_epoch_once(timeline: Timeline) -> None
 
 def test_control_requests_and_events_are_kept_apart(timeline: Timeline) -> None:
     frame = frame_at(timeline, TP, 1_700)
-    assert [one["result"] for one in frame.requests] == ["NONE"]
+    assert [(one["request"], one["controller_id"]) for one in frame.requests] == [("LeaderAndIsr", 7)]
     assert [one["kind"] for one in frame.events] == ["controller-elected", "leader-elected"]
 
 
