@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.connection import bootstrap_option
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import LOCAL_FAILURE
 from paceline.cli.failures import reported
 
 if TYPE_CHECKING:
-    from paceline.console.service.source import Source
+    from paceline.console.service.source import LiveSource, ReplaySource
 
 DEFAULT_PORT = 8090
 
@@ -44,10 +44,13 @@ def console(replay: Path | None, host: str, port: int, names: tuple[str, ...], b
         raise click.exceptions.Exit(LOCAL_FAILURE) from None
     with reported("table"):
         source = _live(bootstrap) if replay is None else _recorded(replay)
-        serve(source, host, port, names, lambda address: click.echo(f"open {address}"))
+        try:
+            serve(source, host, port, names, lambda address: click.echo(f"open {address}"))
+        finally:
+            source.close()
 
 
-def _recorded(path: Path) -> "Source":
+def _recorded(path: Path) -> "ReplaySource":
     from paceline.console.recording import MAX_LINE, read_recording
     from paceline.console.service.source import ReplaySource
 
@@ -58,5 +61,9 @@ def _recorded(path: Path) -> "Source":
     return ReplaySource(recording)
 
 
-def _live(_bootstrap: str) -> "Source":
-    raise click.UsageError("name a recording with --replay FILE")
+def _live(bootstrap: str) -> "LiveSource":
+    from paceline.console.service.source import LiveSource
+
+    with open_admin(bootstrap) as admin:
+        cluster = admin.describe_cluster()  # fails when no broker answers, unlike the console, which waits for one
+    return LiveSource(lambda: open_admin(bootstrap), f"cluster {cluster.cluster_id}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -48,6 +49,13 @@ _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 @click.option("--since", metavar="10m|all|TIME", help="start in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
 @click.option("--broker", "broker_id", type=BROKER_ID, help="show events of a broker instead of the controller")
 @click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many lines")
+@click.option(
+    "--record",
+    "record_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="write all events and the offsets of these partitions into a file for `paceline console --replay`",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
 @bootstrap_option
 def watch(
@@ -56,6 +64,7 @@ def watch(
     since: str | None,
     broker_id: int | None,
     num: int | None,
+    record_file: Path | None,
     output: str,
     bootstrap: str,
 ) -> None:
@@ -65,6 +74,14 @@ def watch(
     broker, with offsets of its own replicas. Normal transitions of single replicas are shown only with --kind state.
     """
     wanted = [parse_partition(text) for text in topics]
+    if record_file is not None:
+        if kinds or since or broker_id is not None or num:
+            raise click.UsageError("--record writes all events from now on; it takes only topics")
+        from paceline.cli.watch_record import record
+
+        with reported(output):
+            record(bootstrap, record_file, wanted)
+        return
     since_ms, chosen = _since_ms(since), _kinds(kinds)
     with reported(output), open_admin(bootstrap) as admin:
         from paceline.rpc.convert.events import MAX_NAMED_PARTITIONS

@@ -185,7 +185,7 @@ def _bar(replica: ReplicaFrame, y: float, x: Callable[[float], float], low: int)
             if x(last) - x(first) > 4:
                 yield _text((x(first) + x(last)) / 2, y + 33, f"e{epoch}", "dim mid")
     if start < low:
-        yield _text(0.3, y + 16, "‹", "strong")
+        yield _text("-9", y + 17, "‹", "strong")
     after = x(replica.truncated_from) if replica.truncated_from else x(end)
     yield _text(after + 0.6 if after < 88 else x(end) - 0.6, y + 16, f"{end:,}", "dim" if after < 88 else "dim end")
 
@@ -288,7 +288,7 @@ def controllers_svg(frame: Frame) -> str:
 
     def labels() -> Iterator[str]:
         for row, name in enumerate(controllers):
-            yield _text(f"{-LABELS}", _STRIP_ROW * row + 16, name.replace("controller-", "ctrl "), "strong")
+            yield _text(f"{-LABELS}", _STRIP_ROW * row + 16, name.replace("controller-", "ctrl "))
         for row, (broker, _) in enumerate(frame.applied, len(controllers)):
             yield _text(f"{-LABELS}", _STRIP_ROW * row + 16, f"broker {broker}")
 
@@ -338,11 +338,16 @@ def request_text(request: dict[str, Any]) -> str:
         more = f", leader {'none' if leader is None or leader < 0 else leader}" if "leader" in request else ""
         epoch = request.get("leader_epoch", -1)
         return f"✓ {what}{f' e{epoch}' if epoch >= 0 else ''}{more}"
-    sent, known = request.get("controller_epoch"), request.get("known_controller_epoch")
-    epochs = f" ({sent} < {known})" if sent is not None and known is not None and sent < known else ""
     if request.get("error") == "BROKER_NOT_AVAILABLE":
         return f"… {what} deferred"
-    return f"✗ {what} refused{epochs}: {request.get('error') or request.get('cause', '')}"
+    for name in ("controller", "broker"):
+        sent, known = request.get(f"{name}_epoch"), request.get(f"known_{name}_epoch")
+        if sent is not None and known is not None and sent < known:
+            return f"✗ {what} refused: {name} epoch {sent} < {known}"
+    sent, known = request.get("leader_epoch"), request.get("known_leader_epoch")
+    if sent is not None and known is not None and 0 <= sent <= known:
+        return f"✗ {what} not new: leader epoch {sent} ≤ {known}"
+    return f"✗ {what} refused: {request.get('error') or request.get('cause', '')}"
 
 
 def _ids(brokers: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from paceline.console.recording import SAMPLE_MS, Entry
+from paceline.console.recording import EVENT, FAULT, SAMPLE_MS, Entry
 from paceline.console.timeline import IsrSpan, Timeline, Track
 from paceline.findings.explain import explain
 from paceline.findings.facts import BrokerFacts, EpochStart, PartitionFacts, ReplicaFacts
@@ -125,7 +125,7 @@ def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Fra
     value = sample.value if sample else {}
     span = next((one for one in reversed(track.spans()) if one.begin <= t), None)
     replicas = tuple(_replicas(track, sample, t))
-    controllers = tuple(_controllers(timeline))
+    controllers = tuple(_controllers(timeline, track))
     active = max((one for one in controllers if one.begin <= t), key=lambda one: one.controller_epoch, default=None)
     leading = next((one for one in replicas if span and one.broker_id == span.leader), None)
     # As of the sample: a later acknowledgement would show as a record that the older sample lacks.
@@ -244,25 +244,43 @@ def _end_before(event: dict[str, Any], broker: int) -> int | None:
 # Controllers ----------------------------------------------------------------------------------------------------------
 
 
-def _controllers(timeline: Timeline) -> Iterator[ControllerSpan]:
-    """Yield the times of the controllers: two of them overlap while a deposed one does not know it yet."""
+def _controllers(timeline: Timeline, track: Track) -> Iterator[ControllerSpan]:
+    """Yield the times of the controllers: two of them overlap while a deposed one does not know it yet.
+
+    A real cluster reports only its active controller, so an election ends the time of the one before.
+    """
+    is_live = timeline.header.origin != "simulation"
     open_: dict[str, tuple[int, int]] = {}
-    ends = [
-        Entry(one.t, "fault", {"who": one.value.get("who"), "kind": "controller-resigned"})
+    elected = {one.value.get("controller_epoch") for one in timeline.cluster.entries if _is_election(one)}
+    seen = [*timeline.cluster.entries]
+    for one in track.samples.entries:
+        # Elected before the recording began, or while nothing was recorded.
+        if one.value.get("controller") is not None and one.value.get("controller_epoch") not in elected:
+            elected.add(one.value["controller_epoch"])
+            who = f"controller-{one.value['controller']}"
+            epoch = one.value["controller_epoch"]
+            seen.append(Entry(one.t, EVENT, {"who": who, "kind": "controller-elected", "controller_epoch": epoch}))
+    seen += [
+        Entry(one.t, FAULT, {"who": one.value.get("who"), "kind": "controller-resigned"})
         for one in timeline.faults.entries
-        if str(one.value.get("what")) in ("crashes", "stops")
+        if one.value.get("what") in ("crashes", "stops")
     ]
-    for entry in sorted([*timeline.cluster.entries, *ends], key=lambda one: one.t):
+    for entry in sorted(seen, key=lambda one: one.t):
         kind, who = entry.value.get("kind"), str(entry.value.get("who"))
         if kind not in ("controller-elected", "controller-resigned"):
             continue
-        if who in open_:
-            epoch, begin = open_.pop(who)
-            yield ControllerSpan(controller=who, controller_epoch=epoch, begin=begin, end=entry.t)
+        is_first = kind == "controller-elected" and is_live
+        for former in [one for one in open_ if one == who or is_first]:
+            epoch, begin = open_.pop(former)
+            yield ControllerSpan(controller=former, controller_epoch=epoch, begin=begin, end=entry.t)
         if kind == "controller-elected":
             open_[who] = (int(entry.value.get("controller_epoch") or 0), entry.t)
     for who, (epoch, begin) in open_.items():
         yield ControllerSpan(controller=who, controller_epoch=epoch, begin=begin, end=None)
+
+
+def _is_election(entry: Entry) -> bool:
+    return entry.value.get("kind") == "controller-elected"
 
 
 def _number(process: str) -> int | None:
@@ -316,8 +334,11 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
     if not sample:
         return None
     spans = [one for one in track.spans() if one.begin <= t]
-    isr_since = leader_since = None
+    isr_since = leader_since = under_min_since = None
+    least = parts["min_insync_replicas"] or 0
     for before, after in pairwise(spans):
+        if len(after.isr) < least <= len(before.isr):
+            under_min_since = after.begin
         isr_since = after.begin if after.isr != before.isr else isr_since
         leader_since = after.begin if after.leader != before.leader else leader_since
     raw = {one["broker_id"]: one for one in sample.get("replicas", ())}
@@ -357,6 +378,7 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         min_insync_replicas=parts["min_insync_replicas"],
         last_acknowledged_offset=parts["acknowledged_by_leader"],
         isr_since_ms=None if isr_since is None else began_ms + isr_since,
+        under_min_isr_since_ms=None if under_min_since is None else began_ms + under_min_since,
         leader_since_ms=None if leader_since is None else began_ms + leader_since,
         high_watermark_since_ms=_high_watermark_since(parts, track, t, began_ms),
     )

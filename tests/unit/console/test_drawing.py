@@ -55,7 +55,7 @@ def test_a_refused_request_says_so_with_both_epochs(timeline: Timeline) -> None:
     more = {"known_controller_epoch": 2, "error": "STALE_CONTROLLER_EPOCH"}
     timeline.add(Entry(1_700, EVENT, {**WHERE, "kind": "control-request", **refused, **more}))
     shown = texts(drawing.exchange_svg(frame_at(timeline, TP, 1_700)))
-    assert "✗ LeaderAndIsr refused (1 < 2): STALE_CONTROLLER_EPOCH" in shown
+    assert "✗ LeaderAndIsr refused: controller epoch 1 < 2" in shown
     assert "✓ LeaderAndIsr e1, leader 2" in shown
 
 

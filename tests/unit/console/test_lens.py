@@ -149,3 +149,13 @@ def test_what_is_forgotten_leaves_the_state_at_that_time(timeline: Timeline) -> 
     timeline.forget(events_before=2_900, samples_before=2_900)
     assert len(timeline.tracks[TP].samples.entries) == 2
     assert frame_at(timeline, TP, 2_950).leader == 2
+
+
+def test_in_a_real_cluster_an_election_ends_the_time_of_the_controller_before() -> None:
+    header = Header(title="", origin="cluster", began_ms=0)
+    timeline = Timeline(header, [sample(0, 1, 0, [1], [replica(1, 3, 3)])])
+    timeline.add(Entry(900, EVENT, {"who": "controller-8", "kind": "controller-elected", "controller_epoch": 2}))
+    assert [(one.controller, one.begin, one.end) for one in frame_at(timeline, TP, 1_000).controllers] == [
+        ("controller-7", 0, 900),
+        ("controller-8", 900, None),
+    ]

@@ -64,7 +64,7 @@ class Pages:
     # Pages
 
     def _overview(self, request: Request) -> Response:
-        partitions = self._source.partitions()
+        partitions = self._source.partitions()  # before the lock, which the source needs, too
         with self._source.timeline() as timeline:
             t = _asked_time(request, timeline)
             rows = [_overview_row(frame_at(timeline, each, t)) for each in partitions[:_MOST_ROWS]]

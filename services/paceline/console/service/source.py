@@ -1,12 +1,22 @@
 """Where the pages get their timeline from: a recording, or a live cluster."""
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
-from paceline.console.recording import Recording
+from paceline.console.recording import Entry, Header, Recording
+from paceline.console.service.collector import Collector
 from paceline.console.timeline import Timeline
 from paceline.model.identifiers import TopicPartition
+from paceline_client import Admin
+
+_LOOKED_AT_MS: Final = 600_000
+"""Time for which a partition is sampled after a page has shown it."""
+_EVENTS_MS, _SAMPLES_MS = 3_600_000, 900_000
+"""What a live console remembers."""
+_FORGET_EVERY: Final = 1_000
 
 
 class Source(Protocol):
@@ -53,3 +63,59 @@ class ReplaySource:
 
     def look_at(self, topic_partition: TopicPartition) -> None:
         """Do nothing: a recording has all its samples."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class LiveSource:
+    """A running cluster. Starts to collect at once; close it after use."""
+
+    is_live = True
+
+    def __init__(self, open_admin: Callable[[], Admin], title: str) -> None:
+        """``open_admin`` returns a new client of the cluster."""
+        began_ms = int(time.time() * 1000)
+        self._lock = threading.Lock()
+        self._timeline = Timeline(Header(title=title, origin="cluster", began_ms=began_ms))
+        self._looked_at: dict[TopicPartition, float] = {}
+        self.version = 0
+        self._collector = Collector(open_admin, self._add, self._sampled, began_ms)
+        self._collector.start()
+
+    @property
+    def trouble(self) -> str:
+        """Why the picture is old; empty when it is not."""
+        return self._collector.trouble
+
+    @contextmanager
+    def timeline(self) -> Iterator[Timeline]:
+        """Return the timeline, locked."""
+        with self._lock:
+            yield self._timeline
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of the cluster."""
+        return self._collector.partitions
+
+    def look_at(self, topic_partition: TopicPartition) -> None:
+        """Sample this partition for the next ten minutes."""
+        with self._lock:
+            self._looked_at[topic_partition] = time.monotonic()
+
+    def close(self) -> None:
+        """Stop collecting."""
+        self._collector.close()
+
+    def _sampled(self) -> list[TopicPartition]:
+        since = time.monotonic() - _LOOKED_AT_MS / 1000
+        with self._lock:
+            self._looked_at = {one: at for one, at in self._looked_at.items() if at >= since}
+            return sorted(self._looked_at, key=self._looked_at.__getitem__, reverse=True)
+
+    def _add(self, entry: Entry) -> None:
+        with self._lock:
+            self._timeline.add(entry)
+            self.version += 1
+            if self.version % _FORGET_EVERY == 0:
+                self._timeline.forget(entry.t - _EVENTS_MS, entry.t - _SAMPLES_MS)
