@@ -16,6 +16,7 @@ Link = Callable[[int], str]
 LABELS: Final = 84
 """Width left of the plot for the labels, which have negative places; the style sheet pads the picture by as much."""
 _MARGIN = 16
+_LEAST_SPAN = 40
 _ROW, _BAR = 46, 16
 _STRIP_ROW, _STRIP_BAR = 24, 12
 _TOP, _BOTTOM = 22, 40
@@ -116,12 +117,11 @@ def domain(frame: Frame) -> tuple[int, int]:
     points = [frame.high_watermark, frame.acknowledged]
     for one in frame.replicas:
         points += [one.high_watermark, one.log_end_offset, one.truncated_from]
-        points += [one.epochs[-1][1] if one.epochs and one.state == "leads" else None]
     known = [point for point in points if point is not None] or [0]
     low, high = min(known), max(known)
-    span = max(high - low, 20)
+    span = max(high - low, _LEAST_SPAN, high // 50)  # a growing log must not make the axis run
     step = nice_step(span, 5)
-    begin = max(low - span // 4, 0) // step * step
+    begin = max(min(low - span // 4, high - span), 0) // step * step
     return begin, max(-(-(high + 1) // step) * step, begin + 4 * step)
 
 
@@ -305,7 +305,7 @@ def exchange_svg(frame: Frame) -> str:
     def plot() -> Iterator[str]:
         for name, at in columns.items():
             yield _line(at, 20, at, height, "grid")
-            yield _text(at, 12, name.replace("controller-", "c").replace("broker-", "b"), "strong mid", name)
+            yield _text(at, 12, name.replace("controller-", "c").replace("broker-", "b"), "dim mid", name)
         for row, one in enumerate(frame.requests):
             y = 34 + 20 * row
             ok = is_applied(one)

@@ -20,7 +20,7 @@ OLD_MS: Final = 4 * SAMPLE_MS
 WINDOW_MS: Final = 120_000
 _CUT_MARK_MS: Final = 5_000
 _REQUESTS, _EVENTS = 14, 14
-_REQUEST_KINDS: Final = ("control-request", "control-refused")
+_REQUEST: Final = "control-request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,9 +308,8 @@ def _applied(track: Track) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
 
 
 def _requests(timeline: Timeline, track: Track, t: int) -> Iterator[dict[str, Any]]:
-    refused = [one for one in timeline.cluster.until(t) if one.value.get("kind") == "control-refused"]
-    asked = [one for one in track.events.until(t) if one.value.get("kind") in _REQUEST_KINDS]
-    for entry in sorted([*asked, *refused], key=lambda one: one.t)[-_REQUESTS:]:
+    asked = [one for one in track.events.until(t) if one.value.get("kind") == _REQUEST]
+    for entry in asked[-_REQUESTS:]:
         yield {"t": entry.t, "clock": clock_text(timeline.header.began_ms, entry.t), **entry.value}
 
 
@@ -318,7 +317,7 @@ def _events(timeline: Timeline, track: Track, t: int) -> Iterator[dict[str, Any]
     own = [
         one
         for one in track.events.until(t)
-        if one.value.get("kind") not in _REQUEST_KINDS
+        if one.value.get("kind") != _REQUEST
         and (one.value.get("kind") != "transition" or one.value.get("to_state") == "OfflineReplica")
     ]
     both = sorted([*own[-_EVENTS:], *timeline.cluster.until(t)[-_EVENTS:]], key=lambda one: one.t)
