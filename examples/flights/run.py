@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks.stamp import stamp
 from examples.flights.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
 from examples.flights.reading import Reading
+from examples.flights.recorder import RECORDING, RunRecorder
 from examples.flights.report import StreamTotals, conclusion, facts_as_json, print_report, succeeded, write_report
 from examples.flights.story import Story, StoryFailedError
 from examples.flights.stream import Stream
@@ -183,6 +184,7 @@ class _Demo:
         def say(text: str) -> None:
             progress.update(bar, description=escape(text))
             progress.console.print(f"  {progress.tasks[bar].elapsed or 0:5.1f} s  {text}", markup=False)
+            recorder.fault(text)
 
         def show(acked: int) -> None:
             progress.update(bar, completed=acked)
@@ -216,9 +218,18 @@ class _Demo:
                 is_ending=lambda: stream.sent > _KILL_BY * FLIGHT_COUNT,
             )
             watcher = _Every(0.2, lambda: show(stream.acked))
+            recorder = RunRecorder(
+                self._options.directory / RECORDING,
+                f"make run, seed {self._options.seed}",
+                cluster.bootstrap,
+                TOPIC,
+                PARTITIONS,
+                lambda: stream.acked_ends,
+            )
             try:
-                totals = stream.run(read_flights(source), on_start, is_slow=lambda: story.waits_for_reader)
-                teller[0].join(timeout=240.0)
+                with recorder:
+                    totals = stream.run(read_flights(source), on_start, is_slow=lambda: story.waits_for_reader)
+                    teller[0].join(timeout=240.0)
             except BaseException:
                 story.abandon()
                 raise
@@ -238,7 +249,8 @@ class _Demo:
         page, facts_file = write_report(self._options.directory, report, totals, story.facts, reading, verdict)
         self._console.print()
         print_report(self._console, report, verdict)
-        written = f"\nreport {page}\nfacts  {facts_file}\ntable  {page.parent / TABLE}"
+        replay = f"watch the kill again: .venv/bin/paceline console --replay {page.parent / RECORDING}"
+        written = f"\nreport {page}\nfacts  {facts_file}\ntable  {page.parent / TABLE}\n{replay}"
         self._console.print(written, markup=False)
         if succeeded(report):
             self._console.print(f"[bold green]{conclusion(report)}.[/] {report['elapsed_s']} s.")

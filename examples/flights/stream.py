@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
 
 from examples.flights.report import StreamTotals
-from paceline_client import Producer
+from paceline_client import Producer, RecordMetadata
 
 _SLICE = 200
 _SLOWDOWN = 5
@@ -28,6 +28,8 @@ class Stream:
         self._stalls: list[tuple[float, float]] = []
         self.sent = 0
         self.acked = 0
+        self.acked_ends: dict[int, int] = {}
+        """Exclusive end of the acknowledged records, by partition."""
 
     def run(
         self, records: Iterable[tuple[bytes, bytes]], on_start: Callable[[float], None], is_slow: Callable[[], bool]
@@ -51,12 +53,14 @@ class Stream:
         samples = tuple((min(index * _SAMPLE_SECONDS, elapsed), count) for index, count in enumerate(counts))
         return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples, tuple(self._stalls))
 
-    def _delivered(self, _metadata: object, error: Exception | None) -> None:
+    def _delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         # Called on the producer's sender thread, one call at a time.
         if error is not None:
             self._failures.append(f"{type(error).__name__}: {error}")
             return
         self.acked += 1
+        if metadata is not None and metadata.offset is not None:
+            self.acked_ends[metadata.partition] = metadata.offset + 1
         now = time.monotonic() - self._started
         if now - self._last_ack > _STALL_SECONDS:
             self._stalls.append((self._last_ack, now))

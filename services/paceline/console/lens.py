@@ -132,7 +132,7 @@ def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Fra
     acknowledged = [
         one
         for one in track.acknowledged.until(sample.t if sample else t)
-        if one.value.get("topic_id") == value.get("topic_id")
+        if one.value.get("topic_id") in (None, value.get("topic_id"))
     ]
     begin = timeline.begin or 0
     parts: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """A slow machine: the producer of `make run` slows down while the kill of a leader waits for Spark's first rows."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,14 +9,17 @@ from typing import Any, cast
 from examples.flights.story import Story
 from examples.flights.stream import Stream
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
-from paceline_client import Producer
+from paceline_client import Producer, RecordMetadata
 
 
 class ImmediateProducer:
     """Acknowledges each record at once."""
 
+    def __init__(self) -> None:
+        self._offsets = itertools.count()
+
     def send(self, _topic: str, _value: bytes, *, key: bytes, on_delivery: Callable[[Any, None], None]) -> None:
-        on_delivery(key, None)
+        on_delivery(RecordMetadata("flights", len(key) % 2, next(self._offsets), None), None)
 
     def flush(self, timeout_s: float) -> None: ...
 
@@ -45,3 +49,4 @@ def test_the_stream_is_slower_while_the_kill_waits_and_counts_its_records() -> N
     totals = stream.run(records, lambda _started: None, is_slow=lambda: stream.sent <= 1_000)
     assert totals.stream_s >= 0.6, "half of the records at a fifth of the pace"
     assert totals.samples[0] == (0.0, 0) and totals.samples[-1] == (totals.stream_s, 2_000)
+    assert stream.acked_ends == {0: 2_000}
