@@ -94,9 +94,9 @@ def _svg(height: float, label: str, labels: Iterable[str], plot: Iterable[str]) 
     )
 
 
-def _anchor(x: float) -> str:
-    """Return the class that keeps a label beside place ``x`` inside the picture."""
-    return "end" if x > 85 else "" if x < 15 else "mid"
+def _anchor(x: float, margin: float = 5) -> str:
+    """Return the class that keeps a label at place ``x`` inside the picture; long labels need a wide margin."""
+    return "end" if x > 100 - margin else "" if x < margin else "mid"
 
 
 def nice_step(span: float, count: int) -> int:
@@ -122,7 +122,8 @@ def domain(frame: Frame) -> tuple[int, int]:
     span = max(high - low, _LEAST_SPAN, high // 50)  # a growing log must not make the axis run
     step = nice_step(span, 5)
     begin = max(min(low - span // 4, high - span), 0) // step * step
-    return begin, max(-(-(high + 1) // step) * step, begin + 4 * step)
+    # The last eighth is room for the numbers behind the bars.
+    return begin, max(-(-(high + (high - begin) // 7 + 1) // step) * step, begin + 4 * step)
 
 
 def offsets_svg(frame: Frame) -> str:
@@ -144,11 +145,11 @@ def offsets_svg(frame: Frame) -> str:
         if frame.high_watermark is not None:
             at = x(frame.high_watermark)
             yield _line(at, _TOP - 6, at, bottom, "hw")
-            yield _text(at, _TOP - 10, f"high watermark {frame.high_watermark:,}", f"strong {_anchor(at)}")
+            yield _text(at, _TOP - 10, f"high watermark {frame.high_watermark:,}", f"strong {_anchor(at, 30)}")
         if frame.acknowledged is not None:
             at = x(frame.acknowledged)
             yield _line(at, _TOP, at, bottom + 18, "acked")
-            yield _text(at, bottom + 30, f"acknowledged {frame.acknowledged:,}", f"fine strong {_anchor(at)}")
+            yield _text(at, bottom + 30, f"acknowledged {frame.acknowledged:,}", f"fine strong {_anchor(at, 30)}")
 
     def labels() -> Iterator[str]:
         for index, one in enumerate(frame.replicas):

@@ -107,7 +107,8 @@ def events_table(frame: Frame) -> Table:
 def _details(event: dict[str, Any]) -> str:
     parts = []
     if event.get("to_state"):
-        parts.append(f"{event.get('from_state')} to {event['to_state']}")
+        before = f"{event['from_state']} to " if event.get("from_state") else ""
+        parts.append(f"{before}{event['to_state']}")
     parts += [
         f"{name.replace('_', ' ')} {event[name]}" for name in ("replica", "leader", "leader_epoch") if name in event
     ]

@@ -3,6 +3,7 @@ import { news } from "./news.js";
 
 const STEP_MS = 500;
 const FRAME_MS = 125;
+const ADDRESS_MS = 300;
 
 const root = document.getElementById("lens");
 const slider = document.getElementById("t");
@@ -16,6 +17,7 @@ let following = root.dataset.live === "yes" && !new URLSearchParams(location.sea
 let player = 0;
 let asking = false;
 let wanted = null;
+let resting = 0;
 
 // One request at a time; the newest wish replaces an older one that has not been sent.
 async function show(at) {
@@ -78,15 +80,21 @@ function go(at) {
   follow(false);
   t = Math.min(Math.max(Math.round(at), Number(slider.min)), Number(slider.max));
   slider.value = t;
-  history.replaceState(null, "", `?t=${t}`);
+  keepAddress();
   show(t);
+}
+
+// Browsers limit how often a page may change its address, so the address follows when the time rests.
+function keepAddress() {
+  clearTimeout(resting);
+  resting = setTimeout(() => history.replaceState(null, "", following ? location.pathname : `?t=${t}`), ADDRESS_MS);
 }
 
 function follow(now) {
   following = now;
   button("follow")?.setAttribute("aria-pressed", String(now));
   if (now) {
-    history.replaceState(null, "", location.pathname);
+    keepAddress();
     show("now");
   }
 }
