@@ -214,7 +214,7 @@ def _state(value: dict[str, Any]) -> str:
 def _last_known(track: Track, broker: int, sample: Entry) -> tuple[dict[str, Any], int] | None:
     topic_id = sample.value.get("topic_id")
     for entry in reversed(track.samples.until(sample.t)):
-        if entry.value.get("topic_id") != topic_id:
+        if topic_id and (entry.value.get("topic_id") or topic_id) != topic_id:
             return None
         for value in entry.value.get("replicas", ()):
             if value["broker_id"] == broker and value.get("log_end_offset") is not None:

@@ -12,7 +12,13 @@ WHERE = {"topic": "t", "partition": 0}
 def sample(
     t: int, leader: int | None, epoch: int, isr: list[int], replicas: list[dict[str, Any]], **more: Any
 ) -> Entry:
-    known = {"min_insync_replicas": 2, "controller": 7, "controller_epoch": 1, "zk_version": epoch + len(isr)}
+    known = {
+        "topic_id": "id",
+        "min_insync_replicas": 2,
+        "controller": 7,
+        "controller_epoch": 1,
+        "zk_version": epoch + len(isr),
+    }
     state = {"leader": leader, "leader_epoch": epoch, "isr": isr, "replicas": replicas}
     return Entry(t, SAMPLE, {**WHERE, **known, **state, **more})
 

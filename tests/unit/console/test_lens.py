@@ -35,6 +35,12 @@ def test_a_dead_replica_keeps_the_offsets_of_its_last_sample(timeline: Timeline)
     assert (dead.state, dead.log_end_offset, dead.known_ms, dead.in_isr) == ("dead", 13, 1_000, False)
 
 
+def test_a_sample_without_an_answering_leader_does_not_hide_what_was_known(timeline: Timeline) -> None:
+    timeline.add(sample(3_900, 2, 1, [2], [replica(1, 9, 9), replica(2, 10, 10)]))
+    timeline.add(sample(4_000, 2, 1, [2], [replica(1), replica(2)], topic_id=None))
+    assert [one.log_end_offset for one in frame_at(timeline, TP, 4_000).replicas] == [9, 10]
+
+
 def test_offsets_of_a_deleted_topic_are_not_those_of_the_next(timeline: Timeline) -> None:
     timeline.add(sample(4_000, 2, 0, [2], [replica(1), replica(2, 3, 3)], topic_id="another"))
     dead = frame_at(timeline, TP, 4_000).replicas[0]
