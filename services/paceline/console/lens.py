@@ -251,8 +251,8 @@ def _controllers(timeline: Timeline, track: Track) -> Iterator[ControllerSpan]:
     """
     is_live = timeline.header.origin != "simulation"
     open_: dict[str, tuple[int, int]] = {}
-    elected = {one.value.get("controller_epoch") for one in timeline.cluster.entries if _is_election(one)}
-    seen = [*timeline.cluster.entries]
+    elected = {one.value.get("controller_epoch") for one in timeline.terms.entries if _is_election(one)}
+    seen = [*timeline.terms.entries]
     for one in track.samples.entries:
         # Elected before the recording began, or while nothing was recorded.
         if one.value.get("controller") is not None and one.value.get("controller_epoch") not in elected:
@@ -267,8 +267,6 @@ def _controllers(timeline: Timeline, track: Track) -> Iterator[ControllerSpan]:
     ]
     for entry in sorted(seen, key=lambda one: one.t):
         kind, who = entry.value.get("kind"), str(entry.value.get("who"))
-        if kind not in ("controller-elected", "controller-resigned"):
-            continue
         is_first = kind == "controller-elected" and is_live
         for former in [one for one in open_ if one == who or is_first]:
             epoch, begin = open_.pop(former)
@@ -320,7 +318,7 @@ def _events(timeline: Timeline, track: Track, t: int) -> Iterator[dict[str, Any]
         if one.value.get("kind") != _REQUEST
         and (one.value.get("kind") != "transition" or one.value.get("to_state") == "OfflineReplica")
     ]
-    both = sorted([*own[-_EVENTS:], *timeline.cluster.until(t)[-_EVENTS:]], key=lambda one: one.t)
+    both = sorted([*own[-_EVENTS:], *timeline.cluster.latest(t, _EVENTS)], key=lambda one: one.t)
     for entry in both[-_EVENTS:]:
         yield {"t": entry.t, "clock": clock_text(timeline.header.began_ms, entry.t), **entry.value}
 

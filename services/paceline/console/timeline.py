@@ -33,6 +33,11 @@ class Series:
         """Return the entries up to a time, inclusive."""
         return self.entries[: bisect_right(self.entries, t, key=_t)]
 
+    def latest(self, t: int, count: int) -> list[Entry]:
+        """Return the last ``count`` entries up to a time, inclusive."""
+        end = bisect_right(self.entries, t, key=_t)
+        return self.entries[max(end - count, 0) : end]
+
     def last(self, t: int) -> Entry | None:
         """Return the last entry up to a time, inclusive."""
         index = bisect_right(self.entries, t, key=_t)
@@ -128,6 +133,8 @@ class Timeline:
         self.tracks: dict[TopicPartition, Track] = {}
         self.cluster = Series()
         """Events that are not about a partition."""
+        self.terms = Series()
+        """Those about the terms of controllers; they are in `cluster`, too."""
         self.faults = Series()
         self.gaps = Series()
         self.verdict: dict[str, Any] | None = None
@@ -151,6 +158,8 @@ class Timeline:
             self.track(TopicPartition(str(value["topic"]), int(value["partition"]))).add(entry)
         else:
             self.cluster.add(entry)
+            if value.get("kind") in ("controller-elected", "controller-resigned"):
+                self.terms.add(entry)
 
     def track(self, topic_partition: TopicPartition) -> Track:
         """Return the track of a partition, which is created if it does not exist."""
@@ -161,7 +170,7 @@ class Timeline:
     def forget(self, events_before: int, samples_before: int) -> None:
         """Forget what is older than these times, to bound the memory of a live console."""
         self.begin = max(self.begin or 0, events_before)
-        for series in (self.cluster, self.faults, self.gaps):
+        for series in (self.cluster, self.terms, self.faults, self.gaps):
             series.forget(events_before, keep_last=False)
         for track in self.tracks.values():
             track.events.forget(events_before)
