@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -21,8 +22,8 @@ from paceline_client import Admin
 
 MOST_SAMPLED: Final = 100
 """Partitions that are sampled twice a second, at most; also the limit of partitions that one watch names."""
-_OVERVIEW_ROUNDS: Final = 4
-"""Rounds of samples after which the metadata of all partitions is read."""
+_MANY: Final = 200
+"""Partitions from which on the metadata of all partitions is read every ten seconds instead of every two."""
 _ANSWER_MS: Final = 400
 """Longest wait for the replicas of one broker: a paused broker must not delay the samples of the others."""
 _AGAIN_S: Final = 1.0
@@ -71,7 +72,7 @@ class Collector:
     def start(self) -> None:
         """Start the threads."""
         self._run("samples", self._sample_forever)
-        self._run("controller", lambda: self._watch_forever("controller", None, False))
+        self._run("controller", partial(self._watch_forever, "controller", None, False))
 
     def close(self) -> None:
         """Stop all threads; no entry is passed on afterwards."""
@@ -140,13 +141,13 @@ class Collector:
                     self._admins["samples"] = admin
                     while not self._over.is_set():
                         began = time.monotonic()
-                        self._round(admin, rounds % _OVERVIEW_ROUNDS == 0)
+                        self._round(admin, rounds % (4 if len(self._known) < _MANY else 20) == 0)
                         rounds += 1
                         self._over.wait(max(SAMPLE_MS / 1000 - (time.monotonic() - began), 0.05))
-            except _BROKEN as error:
+            except Exception as error:  # whatever it is, the page shows it, and the next round may succeed
                 if self._lost_t is None:
                     self._lost_t = self._t()
-                self.trouble = f"The picture is old: {error}"
+                self.trouble = f"The picture is old: {error or type(error).__name__}"
                 self._over.wait(_AGAIN_S)
 
     def _round(self, admin: Admin, with_overview: bool) -> None:
@@ -185,7 +186,7 @@ class Collector:
 
     def _watch_broker(self, broker_id: int) -> None:
         for name, requests_only in ((f"broker-{broker_id}", False), (f"requests-{broker_id}", True)):
-            self._run(name, lambda name=name, only=requests_only: self._watch_forever(name, broker_id, only))  # type: ignore[misc]
+            self._run(name, partial(self._watch_forever, name, broker_id, requests_only))
 
 
 def sample_of(
