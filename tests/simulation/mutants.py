@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from paceline.console.recording import Header, RecordingWriter
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_groups as broken_groups
 from tests.simulation import mutations_of_rare_places as rarely_broken
@@ -795,12 +797,20 @@ def hunt(mutant: Mutant, first_seed: int = 1) -> Outcome:
     return Outcome(mutant.name, None, budget=mutant.budget)
 
 
+def record(mutant: Mutant, seed: int, path: Path) -> None:
+    """Record a seed with the broken code; only the verdict, which the console hides, tells what is broken."""
+    with installed(mutant), path.open("w", encoding="utf-8") as file:
+        header = Header(title=f"simulated cluster {path.stem}", origin="simulation", began_ms=0)
+        Run(seed, profile=mutant.profile(seed), recording=RecordingWriter(file.write, header)).run()
+
+
 def main(arguments: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
     """Run mutants; return 0 when every mutant was detected."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; all mutants without any")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--first", type=int, default=1, help="first seed")
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="record the failing seeds for the console")
     asked = parser.parse_args(arguments)
     chosen = [one for one in mutants if not asked.names or any(part in one.name for part in asked.names)]
     survivors = 0
@@ -811,6 +821,12 @@ def main(arguments: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUT
         else:
             print(f"{outcome.seeds:>5} seeds  {outcome.name}: {', '.join(outcome.noticed_by)}", flush=True)
             print(f"             {outcome.evidence}")
+            if asked.record is not None:
+                asked.record.mkdir(parents=True, exist_ok=True)
+                path = asked.record / f"{len(list(asked.record.iterdir())) + 1:02}.ndjson"
+                mutant = next(one for one in mutants if one.name == outcome.name)
+                record(mutant, asked.first + outcome.seeds - 1, path)
+                print(f"             {path}")
     print(f"{len(chosen)} mutants, {survivors} survived")
     return 1 if survivors or not chosen else 0
 
