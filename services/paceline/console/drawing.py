@@ -156,7 +156,8 @@ def offsets_svg(frame: Frame) -> str:
             y = _TOP + index * _ROW
             yield _text(f"{-LABELS}", y + 15, f"{'●' if one.in_isr else '○'} broker {one.broker_id}", "strong")
             bad = " bad" if one.state in ("dead", "does not answer", "paused") else ""
-            yield _text(f"{-LABELS}", y + 31, f"{'★ ' if one.state == 'leads' else ''}{one.state}", f"dim{bad}")
+            epoch = "" if one.applied_leader_epoch is None else f" e{one.applied_leader_epoch}"
+            yield _text(f"{-LABELS}", y + 31, f"{'★ ' if one.state == 'leads' else ''}{one.state}{epoch}", f"dim{bad}")
 
     return _svg(bottom + _BOTTOM, f"Offsets of {frame.topic}/{frame.partition}", labels(), plot())
 

@@ -19,12 +19,24 @@ class Table:
 
 def offsets_table(frame: Frame) -> Table:
     """Return offsets and epochs of each replica."""
-    headers = ("broker", "state", "in ISR", "log start", "high watermark", "log end", "epochs", "as of", "last fetch")
+    headers = (
+        "broker",
+        "state",
+        "in ISR",
+        "applied",
+        "log start",
+        "high watermark",
+        "log end",
+        "epochs",
+        "as of",
+        "last fetch",
+    )
     rows = tuple(
         (
             str(one.broker_id),
             one.state,
             "yes" if one.in_isr else "no",
+            "-" if one.applied_leader_epoch is None else f"leader {one.applied_leader} e{one.applied_leader_epoch}",
             _number(one.log_start_offset),
             _number(one.high_watermark),
             _number(one.log_end_offset) + (f" (truncated from {one.truncated_from:,})" if one.truncated_from else ""),
