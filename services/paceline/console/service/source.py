@@ -3,8 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Final, Protocol
+from contextlib import contextmanager
+from typing import Final, TypeAlias
 
 from paceline.console.recording import Entry, Header, Recording
 from paceline.console.service.collector import Collector
@@ -19,34 +19,12 @@ _EVENTS_MS, _SAMPLES_MS = 3_600_000, 900_000
 _FORGET_EVERY: Final = 1_000
 
 
-class Source(Protocol):
-    """A timeline with what the pages need to know of its origin."""
-
-    is_live: bool
-
-    @property
-    def version(self) -> int:
-        """A number that rises with every new entry."""
-
-    @property
-    def trouble(self) -> str:
-        """Why the timeline is not complete or not current; empty when it is."""
-
-    def timeline(self) -> AbstractContextManager[Timeline]:
-        """Return the timeline, locked while the caller uses it."""
-
-    def partitions(self) -> list[TopicPartition]:
-        """Return the partitions that can be looked at."""
-
-    def look_at(self, topic_partition: TopicPartition) -> None:
-        """Note that a page shows this partition now."""
-
-
 class ReplaySource:
     """A recording."""
 
     is_live = False
     version = 0
+    """A number that rises with every new entry."""
 
     def __init__(self, recording: Recording) -> None:
         self._timeline = Timeline(recording.header, recording.entries)
@@ -119,3 +97,7 @@ class LiveSource:
             self.version += 1
             if self.version % _FORGET_EVERY == 0:
                 self._timeline.forget(entry.t - _EVENTS_MS, entry.t - _SAMPLES_MS)
+
+
+Source: TypeAlias = ReplaySource | LiveSource
+"""A timeline with what the pages need to know of its origin."""
