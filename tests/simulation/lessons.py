@@ -281,8 +281,7 @@ LESSONS = (
             ),
             Step(
                 _event("controller-elected", controller_epoch=2), 1,
-                "Meanwhile it loses its office: /controller is deleted, and controller 1000000 takes over with "
-                "controller epoch 2.",
+                "Meanwhile an operator deletes /controller, so controller 1000000 is elected with controller epoch 2.",
                 lambda frame: frame.controller == 1_000_000 and frame.controller_epoch == 2,
             ),
             Step(
