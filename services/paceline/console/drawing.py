@@ -157,7 +157,8 @@ def offsets_svg(frame: Frame) -> str:
             yield _text(f"{-LABELS}", y + 15, f"{'●' if one.in_isr else '○'} broker {one.broker_id}", "strong")
             bad = " bad" if one.state in ("dead", "does not answer", "paused") else ""
             epoch = "" if one.applied_leader_epoch is None else f" e{one.applied_leader_epoch}"
-            yield _text(f"{-LABELS}", y + 31, f"{'★ ' if one.state == 'leads' else ''}{one.state}{epoch}", f"dim{bad}")
+            state = one.state.replace("does not", "no")  # the label has to end before the bar
+            yield _text(f"{-LABELS}", y + 31, f"{'★ ' if one.state == 'leads' else ''}{state}{epoch}", f"dim{bad}")
 
     return _svg(bottom + _BOTTOM, f"Offsets of {frame.topic}/{frame.partition}", labels(), plot())
 
