@@ -25,6 +25,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.is_reachable = True
+        self.since: list[int | None] = []
+        self.open_watches: list[FakeAdmin] = []
         self.watches: list[tuple[int | None, list[Any], tuple[StateChangeKind, ...]]] = []
 
     def open(self) -> Admin:
@@ -58,7 +60,12 @@ class FakeAdmin:
     def describe_hosts(self, _topics: object, _timeout_ms: int) -> dict[int, Any]:
         return {1: {}}
 
-    def watch_events(self, *, broker_id: int | None, partitions: list[Any], kinds: Any) -> Iterator[Any]:
+    def watch_events(
+        self, *, since_ms: int | None, broker_id: int | None, partitions: list[Any], kinds: Any, patience_ms: int
+    ) -> Iterator[Any]:
+        assert patience_ms < 2_000, "a client that waits longer reports it on stderr"
+        self._cluster.since.append(since_ms)
+        self._cluster.open_watches.append(self)
         self._cluster.watches.append((broker_id, partitions, tuple(kinds)))
         for kind in (StateChangeKind.CONTROL_REQUEST, StateChangeKind.SESSION_CHANGED):
             answer = RequestAnswer(request="LeaderAndIsr", controller_id=7) if kind.value == "control-request" else None
@@ -98,6 +105,15 @@ def test_a_brokers_requests_are_asked_for_by_name_and_passed_on_once(
     assert requests()[0].value["clock_ahead_ms"] < -1_000
     eventually(lambda: any(one.kind == SAMPLE for one in entries), LIMIT_S, "a sample")
     assert collector.partitions == [TP]
+
+
+def test_a_watch_that_broke_continues_with_the_events_since_then(collector: Collector, cluster: Cluster) -> None:
+    eventually(lambda: len(cluster.watches) == 3, LIMIT_S, "three watches")
+    assert cluster.since == [None] * 3
+    for each in list(cluster.open_watches):
+        each.close()
+    eventually(lambda: len(cluster.watches) == 6, LIMIT_S, "the watches again")
+    assert all(since is not None for since in cluster.since[3:])
 
 
 def test_an_unreachable_cluster_is_a_gap_and_is_named_meanwhile(

@@ -26,7 +26,9 @@ _MANY: Final = 200
 """Partitions from which on the metadata of all partitions is read every ten seconds instead of every two."""
 _ANSWER_MS: Final = 400
 """Longest wait for the replicas of one broker: a paused broker must not delay the samples of the others."""
-_AGAIN_S: Final = 1.0
+_PATIENCE_MS: Final = 1_500
+"""Time after which a watch gives up; below two seconds, after which a client reports on stderr that it waits."""
+_AGAIN_S: Final = 0.5
 _JOIN_S: Final = 3.0
 _BROKEN: Final = (PacelineError, grpc.RpcError, ValueError)
 """Errors of a call; ValueError comes from a channel that was closed meanwhile."""
@@ -100,14 +102,25 @@ class Collector:
 
     def _watch_forever(self, name: str, broker_id: int | None, requests_only: bool) -> None:
         """Pass on the events of a process, or only the controller's requests to it for the sampled partitions."""
+        since_ms: int | None = None
         while not self._over.is_set():
             wanted = self._named if requests_only else frozenset()
             if wanted or not requests_only:
                 kinds = (StateChangeKind.CONTROL_REQUEST,) if requests_only else ()
                 with suppress(*_BROKEN), self._open_admin() as admin:
                     self._admins[name] = admin
-                    for batch in admin.watch_events(broker_id=broker_id, partitions=sorted(wanted), kinds=kinds):
+                    items = admin.watch_events(
+                        since_ms=since_ms,
+                        partitions=sorted(wanted),
+                        kinds=kinds,
+                        broker_id=broker_id,
+                        patience_ms=_PATIENCE_MS,
+                    )
+                    # A process that restarts has events before the next watch reaches it, such as a truncation.
+                    since_ms = since_ms or int(time.time() * 1000)
+                    for batch in items:
                         for change in batch.events:
+                            since_ms = max(since_ms, change.wall_ms + 1)
                             # Once named, a partition's requests come on both streams of a broker.
                             if (change.kind is StateChangeKind.CONTROL_REQUEST) is requests_only:
                                 self._pass_on(EVENT, self._event(state_change_fields(change)))
