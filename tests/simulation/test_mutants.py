@@ -38,10 +38,10 @@ def test_an_undetected_mutant_makes_the_hunt_fail() -> None:
 def test_the_code_is_restored_after_a_hunt() -> None:
     from paceline.broker.requests.produce import DelayedProduce
 
-    before = DelayedProduce.ready
+    before = DelayedProduce.advance
     with installed(next(one for one in MUTANTS if one.breaks is mutations.acknowledge_early)):
-        assert DelayedProduce.ready is not before
-    assert DelayedProduce.ready is before
+        assert DelayedProduce.advance is not before
+    assert DelayedProduce.advance is before
 
 
 def test_the_table_of_mutants_in_the_documents_is_that_of_the_code() -> None:
