@@ -81,6 +81,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_SERVER_ERROR = 1000
     SHUTTING_DOWN = 1001
     THROTTLED = 1002
+    LOG_DIR_FULL = 1003
 
 
 class PacelineError(Exception):
@@ -263,6 +264,12 @@ class KafkaStorageError(
     PacelineError, code=ErrorCode.KAFKA_STORAGE_ERROR, retriable=True, definite=False, refresh_metadata=True
 ):
     """A log directory failed."""
+
+
+class LogDirFullError(
+    KafkaStorageError, code=ErrorCode.LOG_DIR_FULL, retriable=True, definite=True, refresh_metadata=False
+):
+    """The disk of a log directory has too little free space; nothing was appended, and the directory stays online."""
 
 
 class LogDirNotFoundError(PacelineError, code=ErrorCode.LOG_DIR_NOT_FOUND):

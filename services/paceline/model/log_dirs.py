@@ -18,6 +18,20 @@ class ReplicaOnDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirSpace:
+    """Space of the disk that holds a log directory, when the broker last measured it."""
+
+    free_bytes: int
+    total_bytes: int
+    min_free_bytes: int
+    """Produce requests are refused below so many free bytes."""
+    reserve_bytes: int
+    """Followers pause below so many free bytes."""
+    room: int
+    """Number of a ``LogDirRoom`` of ``paceline.v1``."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirView:
     """A log directory with its replicas, or with the error that took it offline."""
 
@@ -26,6 +40,8 @@ class LogDirView:
     """Error of a failed directory, whose contents are unknown."""
     replicas: tuple[ReplicaOnDisk, ...] = ()
     """Sorted by topic and partition."""
+    space: LogDirSpace | None = None
+    """None for a failed directory, or while the space is not known."""
 
 
 @dataclass(frozen=True, slots=True)

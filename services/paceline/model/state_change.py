@@ -30,6 +30,8 @@ class StateChangeKind(Enum):
     BROKER_REGISTERED = "broker-registered"
     SESSION_CHANGED = "session-changed"
     LOG_DIR_FAILED = "log-dir-failed"
+    LOG_DIR_SHORT = "log-dir-short"
+    LOG_DIR_ROOMY = "log-dir-roomy"
     LOG_DAMAGED = "log-damaged"
     LOG_SET_ASIDE = "log-set-aside"
     FIRST_COMMIT = "first-commit"

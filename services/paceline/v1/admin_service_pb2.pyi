@@ -208,6 +208,34 @@ CONFIG_OPERATION_SUBTRACT: ConfigOperation.ValueType  # 4
 """Remove members from a list."""
 global___ConfigOperation = ConfigOperation
 
+class _LogDirRoom:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LogDirRoomEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LogDirRoom.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LOG_DIR_ROOM_UNSPECIFIED: _LogDirRoom.ValueType  # 0
+    """Not given."""
+    LOG_DIR_ROOM_ROOMY: _LogDirRoom.ValueType  # 1
+    """For all."""
+    LOG_DIR_ROOM_SHORT: _LogDirRoom.ValueType  # 2
+    """Only for copies of a leader's records: produce requests get LOG_DIR_FULL."""
+    LOG_DIR_ROOM_FULL: _LogDirRoom.ValueType  # 3
+    """For none: followers pause, too."""
+
+class LogDirRoom(_LogDirRoom, metaclass=_LogDirRoomEnumTypeWrapper):
+    """LogDirRoom says for which appends the disk of a log directory has room."""
+
+LOG_DIR_ROOM_UNSPECIFIED: LogDirRoom.ValueType  # 0
+"""Not given."""
+LOG_DIR_ROOM_ROOMY: LogDirRoom.ValueType  # 1
+"""For all."""
+LOG_DIR_ROOM_SHORT: LogDirRoom.ValueType  # 2
+"""Only for copies of a leader's records: produce requests get LOG_DIR_FULL."""
+LOG_DIR_ROOM_FULL: LogDirRoom.ValueType  # 3
+"""For none: followers pause, too."""
+global___LogDirRoom = LogDirRoom
+
 @typing.final
 class CreateTopicsRequest(google.protobuf.message.Message):
     """CreateTopicsRequest lists topics to create."""
@@ -1383,6 +1411,7 @@ class LogDir(google.protobuf.message.Message):
     PATH_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
+    SPACE_FIELD_NUMBER: builtins.int
     path: builtins.str
     """Path on the broker."""
     @property
@@ -1393,18 +1422,60 @@ class LogDir(google.protobuf.message.Message):
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogDirReplica]:
         """Replicas in the directory, by topic and partition."""
 
+    @property
+    def space(self) -> global___LogDirSpace:
+        """Free space of its disk; absent when the broker could not measure it, and from older brokers."""
+
     def __init__(
         self,
         *,
         path: builtins.str = ...,
         error: global___LogDirError | None = ...,
         replicas: collections.abc.Iterable[global___LogDirReplica] | None = ...,
+        space: global___LogDirSpace | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error", "path", b"path", "replicas", b"replicas"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "_space", b"_space", "error", b"error", "space", b"space"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "_space", b"_space", "error", b"error", "path", b"path", "replicas", b"replicas", "space", b"space"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_space", b"_space"]) -> typing.Literal["space"] | None: ...
 
 global___LogDir = LogDir
+
+@typing.final
+class LogDirSpace(google.protobuf.message.Message):
+    """LogDirSpace is the space of the disk that holds a log directory, when the broker last measured it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FREE_BYTES_FIELD_NUMBER: builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: builtins.int
+    MIN_FREE_BYTES_FIELD_NUMBER: builtins.int
+    RESERVE_BYTES_FIELD_NUMBER: builtins.int
+    ROOM_FIELD_NUMBER: builtins.int
+    free_bytes: builtins.int
+    """Bytes that the broker may still write."""
+    total_bytes: builtins.int
+    """Size of the file system in bytes."""
+    min_free_bytes: builtins.int
+    """Produce requests are refused below so many free bytes, see log.dir.min.free.bytes."""
+    reserve_bytes: builtins.int
+    """Followers pause below so many free bytes, which are kept for checkpoints, retention and compaction."""
+    room: global___LogDirRoom.ValueType
+    """The room at present."""
+    def __init__(
+        self,
+        *,
+        free_bytes: builtins.int = ...,
+        total_bytes: builtins.int = ...,
+        min_free_bytes: builtins.int = ...,
+        reserve_bytes: builtins.int = ...,
+        room: global___LogDirRoom.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["free_bytes", b"free_bytes", "min_free_bytes", b"min_free_bytes", "reserve_bytes", b"reserve_bytes", "room", b"room", "total_bytes", b"total_bytes"]) -> None: ...
+
+global___LogDirSpace = LogDirSpace
 
 @typing.final
 class LogDirReplica(google.protobuf.message.Message):

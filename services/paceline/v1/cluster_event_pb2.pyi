@@ -100,6 +100,10 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
     partition in EventFilter.partitions.
     """
+    CLUSTER_EVENT_KIND_LOG_DIR_SHORT: _ClusterEventKind.ValueType  # 35
+    """The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused."""
+    CLUSTER_EVENT_KIND_LOG_DIR_ROOMY: _ClusterEventKind.ValueType  # 36
+    """The disk of a log directory has enough free space again."""
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -180,6 +184,10 @@ CLUSTER_EVENT_KIND_CONTROL_REQUEST: ClusterEventKind.ValueType  # 34
 """A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
 partition in EventFilter.partitions.
 """
+CLUSTER_EVENT_KIND_LOG_DIR_SHORT: ClusterEventKind.ValueType  # 35
+"""The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused."""
+CLUSTER_EVENT_KIND_LOG_DIR_ROOMY: ClusterEventKind.ValueType  # 36
+"""The disk of a log directory has enough free space again."""
 global___ClusterEventKind = ClusterEventKind
 
 class _TransitionState:
@@ -869,6 +877,8 @@ class ClusterEvent(google.protobuf.message.Message):
     BROKER_CONFIGURED_FIELD_NUMBER: builtins.int
     LEADER_UNREACHABLE_FIELD_NUMBER: builtins.int
     CONTROL_REQUEST_FIELD_NUMBER: builtins.int
+    LOG_DIR_SHORT_FIELD_NUMBER: builtins.int
+    LOG_DIR_ROOMY_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The reporting process, for example "broker-1" or "controller-1000000"."""
     time_ms: builtins.int
@@ -1015,6 +1025,14 @@ class ClusterEvent(google.protobuf.message.Message):
     def control_request(self) -> global___ControlRequestEvent:
         """A broker answered a controller's request about a partition that a watcher names."""
 
+    @property
+    def log_dir_short(self) -> global___LogDirEvent:
+        """The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused."""
+
+    @property
+    def log_dir_roomy(self) -> global___LogDirEvent:
+        """The disk of a log directory has enough free space again."""
+
     def __init__(
         self,
         *,
@@ -1055,9 +1073,11 @@ class ClusterEvent(google.protobuf.message.Message):
         broker_configured: global___BrokerEvent | None = ...,
         leader_unreachable: global___BrokerEvent | None = ...,
         control_request: global___ControlRequestEvent | None = ...,
+        log_dir_short: global___LogDirEvent | None = ...,
+        log_dir_roomy: global___LogDirEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured", "leader_unreachable", "control_request"] | None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_dir_roomy", b"log_dir_roomy", "log_dir_short", b"log_dir_short", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "control_request", b"control_request", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_dir_roomy", b"log_dir_roomy", "log_dir_short", b"log_dir_short", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured", "leader_unreachable", "control_request", "log_dir_short", "log_dir_roomy"] | None: ...
 
 global___ClusterEvent = ClusterEvent

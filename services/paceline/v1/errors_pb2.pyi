@@ -173,6 +173,10 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The server is shutting down."""
     ERROR_CODE_THROTTLED: _ErrorCode.ValueType  # 1002
     """The server's limit for requests in flight is reached."""
+    ERROR_CODE_LOG_DIR_FULL: _ErrorCode.ValueType  # 1003
+    """The disk of a log directory has less free space than the broker requires, or none. Nothing was appended. The broker
+    accepts appends again by itself when there is room.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode identifies an error. Kafka's numbers are kept; codes from 1000 are Paceline's own."""
@@ -314,6 +318,10 @@ ERROR_CODE_SHUTTING_DOWN: ErrorCode.ValueType  # 1001
 """The server is shutting down."""
 ERROR_CODE_THROTTLED: ErrorCode.ValueType  # 1002
 """The server's limit for requests in flight is reached."""
+ERROR_CODE_LOG_DIR_FULL: ErrorCode.ValueType  # 1003
+"""The disk of a log directory has less free space than the broker requires, or none. Nothing was appended. The broker
+accepts appends again by itself when there is room.
+"""
 global___ErrorCode = ErrorCode
 
 @typing.final

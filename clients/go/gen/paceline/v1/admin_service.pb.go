@@ -382,6 +382,63 @@ func (ConfigOperation) EnumDescriptor() ([]byte, []int) {
 	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
+// LogDirRoom says for which appends the disk of a log directory has room.
+type LogDirRoom int32
+
+const (
+	// Not given.
+	LogDirRoom_LOG_DIR_ROOM_UNSPECIFIED LogDirRoom = 0
+	// For all.
+	LogDirRoom_LOG_DIR_ROOM_ROOMY LogDirRoom = 1
+	// Only for copies of a leader's records: produce requests get LOG_DIR_FULL.
+	LogDirRoom_LOG_DIR_ROOM_SHORT LogDirRoom = 2
+	// For none: followers pause, too.
+	LogDirRoom_LOG_DIR_ROOM_FULL LogDirRoom = 3
+)
+
+// Enum value maps for LogDirRoom.
+var (
+	LogDirRoom_name = map[int32]string{
+		0: "LOG_DIR_ROOM_UNSPECIFIED",
+		1: "LOG_DIR_ROOM_ROOMY",
+		2: "LOG_DIR_ROOM_SHORT",
+		3: "LOG_DIR_ROOM_FULL",
+	}
+	LogDirRoom_value = map[string]int32{
+		"LOG_DIR_ROOM_UNSPECIFIED": 0,
+		"LOG_DIR_ROOM_ROOMY":       1,
+		"LOG_DIR_ROOM_SHORT":       2,
+		"LOG_DIR_ROOM_FULL":        3,
+	}
+)
+
+func (x LogDirRoom) Enum() *LogDirRoom {
+	p := new(LogDirRoom)
+	*p = x
+	return p
+}
+
+func (x LogDirRoom) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LogDirRoom) Descriptor() protoreflect.EnumDescriptor {
+	return file_paceline_v1_admin_service_proto_enumTypes[6].Descriptor()
+}
+
+func (LogDirRoom) Type() protoreflect.EnumType {
+	return &file_paceline_v1_admin_service_proto_enumTypes[6]
+}
+
+func (x LogDirRoom) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LogDirRoom.Descriptor instead.
+func (LogDirRoom) EnumDescriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{6}
+}
+
 // CreateTopicsRequest lists topics to create.
 type CreateTopicsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2899,7 +2956,9 @@ type LogDir struct {
 	// KAFKA_STORAGE_ERROR when the directory has failed; its replicas are then offline and not listed.
 	Error *LogDirError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// Replicas in the directory, by topic and partition.
-	Replicas      []*LogDirReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas []*LogDirReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Free space of its disk; absent when the broker could not measure it, and from older brokers.
+	Space         *LogDirSpace `protobuf:"bytes,4,opt,name=space,proto3,oneof" json:"space,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2955,6 +3014,95 @@ func (x *LogDir) GetReplicas() []*LogDirReplica {
 	return nil
 }
 
+func (x *LogDir) GetSpace() *LogDirSpace {
+	if x != nil {
+		return x.Space
+	}
+	return nil
+}
+
+// LogDirSpace is the space of the disk that holds a log directory, when the broker last measured it.
+type LogDirSpace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes that the broker may still write.
+	FreeBytes int64 `protobuf:"varint,1,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	// Size of the file system in bytes.
+	TotalBytes int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// Produce requests are refused below so many free bytes, see log.dir.min.free.bytes.
+	MinFreeBytes int64 `protobuf:"varint,3,opt,name=min_free_bytes,json=minFreeBytes,proto3" json:"min_free_bytes,omitempty"`
+	// Followers pause below so many free bytes, which are kept for checkpoints, retention and compaction.
+	ReserveBytes int64 `protobuf:"varint,4,opt,name=reserve_bytes,json=reserveBytes,proto3" json:"reserve_bytes,omitempty"`
+	// The room at present.
+	Room          LogDirRoom `protobuf:"varint,5,opt,name=room,proto3,enum=paceline.v1.LogDirRoom" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogDirSpace) Reset() {
+	*x = LogDirSpace{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogDirSpace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogDirSpace) ProtoMessage() {}
+
+func (x *LogDirSpace) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogDirSpace.ProtoReflect.Descriptor instead.
+func (*LogDirSpace) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *LogDirSpace) GetFreeBytes() int64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
+}
+
+func (x *LogDirSpace) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *LogDirSpace) GetMinFreeBytes() int64 {
+	if x != nil {
+		return x.MinFreeBytes
+	}
+	return 0
+}
+
+func (x *LogDirSpace) GetReserveBytes() int64 {
+	if x != nil {
+		return x.ReserveBytes
+	}
+	return 0
+}
+
+func (x *LogDirSpace) GetRoom() LogDirRoom {
+	if x != nil {
+		return x.Room
+	}
+	return LogDirRoom_LOG_DIR_ROOM_UNSPECIFIED
+}
+
 // LogDirReplica is one replica in a log directory.
 type LogDirReplica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2974,7 +3122,7 @@ type LogDirReplica struct {
 
 func (x *LogDirReplica) Reset() {
 	*x = LogDirReplica{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3134,7 @@ func (x *LogDirReplica) String() string {
 func (*LogDirReplica) ProtoMessage() {}
 
 func (x *LogDirReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[41]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3147,7 @@ func (x *LogDirReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDirReplica.ProtoReflect.Descriptor instead.
 func (*LogDirReplica) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{41}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LogDirReplica) GetTopic() string {
@@ -3050,7 +3198,7 @@ type AlterReplicaLogDirsRequest struct {
 
 func (x *AlterReplicaLogDirsRequest) Reset() {
 	*x = AlterReplicaLogDirsRequest{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3210,7 @@ func (x *AlterReplicaLogDirsRequest) String() string {
 func (*AlterReplicaLogDirsRequest) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[42]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3223,7 @@ func (x *AlterReplicaLogDirsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirsRequest.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{42}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AlterReplicaLogDirsRequest) GetReplicas() []*ReplicaLogDir {
@@ -3109,7 +3257,7 @@ type ReplicaLogDir struct {
 
 func (x *ReplicaLogDir) Reset() {
 	*x = ReplicaLogDir{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3121,7 +3269,7 @@ func (x *ReplicaLogDir) String() string {
 func (*ReplicaLogDir) ProtoMessage() {}
 
 func (x *ReplicaLogDir) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3134,7 +3282,7 @@ func (x *ReplicaLogDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaLogDir.ProtoReflect.Descriptor instead.
 func (*ReplicaLogDir) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{43}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReplicaLogDir) GetBrokerId() int32 {
@@ -3176,7 +3324,7 @@ type AlterReplicaLogDirsResponse struct {
 
 func (x *AlterReplicaLogDirsResponse) Reset() {
 	*x = AlterReplicaLogDirsResponse{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3188,7 +3336,7 @@ func (x *AlterReplicaLogDirsResponse) String() string {
 func (*AlterReplicaLogDirsResponse) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3201,7 +3349,7 @@ func (x *AlterReplicaLogDirsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirsResponse.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{44}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AlterReplicaLogDirsResponse) GetResults() []*AlterReplicaLogDirResult {
@@ -3229,7 +3377,7 @@ type AlterReplicaLogDirResult struct {
 
 func (x *AlterReplicaLogDirResult) Reset() {
 	*x = AlterReplicaLogDirResult{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3389,7 @@ func (x *AlterReplicaLogDirResult) String() string {
 func (*AlterReplicaLogDirResult) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirResult) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3402,7 @@ func (x *AlterReplicaLogDirResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirResult.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirResult) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{45}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AlterReplicaLogDirResult) GetBrokerId() int32 {
@@ -3490,12 +3638,22 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x123\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01\x12.\n" +
 	"\blog_dirs\x18\x03 \x03(\v2\x13.paceline.v1.LogDirR\alogDirsB\b\n" +
-	"\x06_error\"\x93\x01\n" +
+	"\x06_error\"\xd2\x01\n" +
 	"\x06LogDir\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x123\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01\x126\n" +
-	"\breplicas\x18\x03 \x03(\v2\x1a.paceline.v1.LogDirReplicaR\breplicasB\b\n" +
-	"\x06_error\"\x9e\x01\n" +
+	"\breplicas\x18\x03 \x03(\v2\x1a.paceline.v1.LogDirReplicaR\breplicas\x123\n" +
+	"\x05space\x18\x04 \x01(\v2\x18.paceline.v1.LogDirSpaceH\x01R\x05space\x88\x01\x01B\b\n" +
+	"\x06_errorB\b\n" +
+	"\x06_space\"\xc5\x01\n" +
+	"\vLogDirSpace\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x01 \x01(\x03R\tfreeBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
+	"totalBytes\x12$\n" +
+	"\x0emin_free_bytes\x18\x03 \x01(\x03R\fminFreeBytes\x12#\n" +
+	"\rreserve_bytes\x18\x04 \x01(\x03R\freserveBytes\x12+\n" +
+	"\x04room\x18\x05 \x01(\x0e2\x17.paceline.v1.LogDirRoomR\x04room\"\x9e\x01\n" +
 	"\rLogDirReplica\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1d\n" +
@@ -3555,7 +3713,13 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x14CONFIG_OPERATION_SET\x10\x01\x12\x1b\n" +
 	"\x17CONFIG_OPERATION_DELETE\x10\x02\x12\x1b\n" +
 	"\x17CONFIG_OPERATION_APPEND\x10\x03\x12\x1d\n" +
-	"\x19CONFIG_OPERATION_SUBTRACT\x10\x042\x8c\b\n" +
+	"\x19CONFIG_OPERATION_SUBTRACT\x10\x04*q\n" +
+	"\n" +
+	"LogDirRoom\x12\x1c\n" +
+	"\x18LOG_DIR_ROOM_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12LOG_DIR_ROOM_ROOMY\x10\x01\x12\x16\n" +
+	"\x12LOG_DIR_ROOM_SHORT\x10\x02\x12\x15\n" +
+	"\x11LOG_DIR_ROOM_FULL\x10\x032\x8c\b\n" +
 	"\fAdminService\x12S\n" +
 	"\fCreateTopics\x12 .paceline.v1.CreateTopicsRequest\x1a!.paceline.v1.CreateTopicsResponse\x12S\n" +
 	"\fDeleteTopics\x12 .paceline.v1.DeleteTopicsRequest\x1a!.paceline.v1.DeleteTopicsResponse\x12_\n" +
@@ -3581,8 +3745,8 @@ func file_paceline_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_admin_service_proto_rawDescData
 }
 
-var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(AwaitedReason)(0),                          // 0: paceline.v1.AwaitedReason
 	(ElectionType)(0),                           // 1: paceline.v1.ElectionType
@@ -3590,135 +3754,139 @@ var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(ConfigType)(0),                             // 3: paceline.v1.ConfigType
 	(ConfigSource)(0),                           // 4: paceline.v1.ConfigSource
 	(ConfigOperation)(0),                        // 5: paceline.v1.ConfigOperation
-	(*CreateTopicsRequest)(nil),                 // 6: paceline.v1.CreateTopicsRequest
-	(*NewTopic)(nil),                            // 7: paceline.v1.NewTopic
-	(*ReplicaAssignment)(nil),                   // 8: paceline.v1.ReplicaAssignment
-	(*CreateTopicsResponse)(nil),                // 9: paceline.v1.CreateTopicsResponse
-	(*CreateTopicResult)(nil),                   // 10: paceline.v1.CreateTopicResult
-	(*DeleteTopicsRequest)(nil),                 // 11: paceline.v1.DeleteTopicsRequest
-	(*DeleteTopicsResponse)(nil),                // 12: paceline.v1.DeleteTopicsResponse
-	(*DeleteTopicResult)(nil),                   // 13: paceline.v1.DeleteTopicResult
-	(*CreatePartitionsRequest)(nil),             // 14: paceline.v1.CreatePartitionsRequest
-	(*NewPartitions)(nil),                       // 15: paceline.v1.NewPartitions
-	(*CreatePartitionsResponse)(nil),            // 16: paceline.v1.CreatePartitionsResponse
-	(*CreatePartitionsResult)(nil),              // 17: paceline.v1.CreatePartitionsResult
-	(*AlterPartitionReassignmentsRequest)(nil),  // 18: paceline.v1.AlterPartitionReassignmentsRequest
-	(*PartitionReassignment)(nil),               // 19: paceline.v1.PartitionReassignment
-	(*AlterPartitionReassignmentsResponse)(nil), // 20: paceline.v1.AlterPartitionReassignmentsResponse
-	(*AlterPartitionReassignmentResult)(nil),    // 21: paceline.v1.AlterPartitionReassignmentResult
-	(*ListPartitionReassignmentsRequest)(nil),   // 22: paceline.v1.ListPartitionReassignmentsRequest
-	(*TopicPartition)(nil),                      // 23: paceline.v1.TopicPartition
-	(*ListPartitionReassignmentsResponse)(nil),  // 24: paceline.v1.ListPartitionReassignmentsResponse
-	(*OngoingReassignment)(nil),                 // 25: paceline.v1.OngoingReassignment
-	(*AwaitedReplica)(nil),                      // 26: paceline.v1.AwaitedReplica
-	(*ElectLeadersRequest)(nil),                 // 27: paceline.v1.ElectLeadersRequest
-	(*ElectLeadersResponse)(nil),                // 28: paceline.v1.ElectLeadersResponse
-	(*ElectLeaderResult)(nil),                   // 29: paceline.v1.ElectLeaderResult
-	(*ConfigResource)(nil),                      // 30: paceline.v1.ConfigResource
-	(*ConfigError)(nil),                         // 31: paceline.v1.ConfigError
-	(*DescribeConfigsRequest)(nil),              // 32: paceline.v1.DescribeConfigsRequest
-	(*DescribeConfigsResource)(nil),             // 33: paceline.v1.DescribeConfigsResource
-	(*DescribeConfigsResponse)(nil),             // 34: paceline.v1.DescribeConfigsResponse
-	(*DescribeConfigsResult)(nil),               // 35: paceline.v1.DescribeConfigsResult
-	(*ConfigEntry)(nil),                         // 36: paceline.v1.ConfigEntry
-	(*IncrementalAlterConfigsRequest)(nil),      // 37: paceline.v1.IncrementalAlterConfigsRequest
-	(*AlterConfigsResource)(nil),                // 38: paceline.v1.AlterConfigsResource
-	(*ConfigChange)(nil),                        // 39: paceline.v1.ConfigChange
-	(*IncrementalAlterConfigsResponse)(nil),     // 40: paceline.v1.IncrementalAlterConfigsResponse
-	(*AlterConfigsResult)(nil),                  // 41: paceline.v1.AlterConfigsResult
-	(*LogDirError)(nil),                         // 42: paceline.v1.LogDirError
-	(*DescribeLogDirsRequest)(nil),              // 43: paceline.v1.DescribeLogDirsRequest
-	(*DescribeLogDirsResponse)(nil),             // 44: paceline.v1.DescribeLogDirsResponse
-	(*BrokerLogDirs)(nil),                       // 45: paceline.v1.BrokerLogDirs
-	(*LogDir)(nil),                              // 46: paceline.v1.LogDir
-	(*LogDirReplica)(nil),                       // 47: paceline.v1.LogDirReplica
-	(*AlterReplicaLogDirsRequest)(nil),          // 48: paceline.v1.AlterReplicaLogDirsRequest
-	(*ReplicaLogDir)(nil),                       // 49: paceline.v1.ReplicaLogDir
-	(*AlterReplicaLogDirsResponse)(nil),         // 50: paceline.v1.AlterReplicaLogDirsResponse
-	(*AlterReplicaLogDirResult)(nil),            // 51: paceline.v1.AlterReplicaLogDirResult
-	nil,                                         // 52: paceline.v1.NewTopic.ConfigsEntry
-	(*TopicError)(nil),                          // 53: paceline.v1.TopicError
-	(*PartitionError)(nil),                      // 54: paceline.v1.PartitionError
-	(ErrorCode)(0),                              // 55: paceline.v1.ErrorCode
+	(LogDirRoom)(0),                             // 6: paceline.v1.LogDirRoom
+	(*CreateTopicsRequest)(nil),                 // 7: paceline.v1.CreateTopicsRequest
+	(*NewTopic)(nil),                            // 8: paceline.v1.NewTopic
+	(*ReplicaAssignment)(nil),                   // 9: paceline.v1.ReplicaAssignment
+	(*CreateTopicsResponse)(nil),                // 10: paceline.v1.CreateTopicsResponse
+	(*CreateTopicResult)(nil),                   // 11: paceline.v1.CreateTopicResult
+	(*DeleteTopicsRequest)(nil),                 // 12: paceline.v1.DeleteTopicsRequest
+	(*DeleteTopicsResponse)(nil),                // 13: paceline.v1.DeleteTopicsResponse
+	(*DeleteTopicResult)(nil),                   // 14: paceline.v1.DeleteTopicResult
+	(*CreatePartitionsRequest)(nil),             // 15: paceline.v1.CreatePartitionsRequest
+	(*NewPartitions)(nil),                       // 16: paceline.v1.NewPartitions
+	(*CreatePartitionsResponse)(nil),            // 17: paceline.v1.CreatePartitionsResponse
+	(*CreatePartitionsResult)(nil),              // 18: paceline.v1.CreatePartitionsResult
+	(*AlterPartitionReassignmentsRequest)(nil),  // 19: paceline.v1.AlterPartitionReassignmentsRequest
+	(*PartitionReassignment)(nil),               // 20: paceline.v1.PartitionReassignment
+	(*AlterPartitionReassignmentsResponse)(nil), // 21: paceline.v1.AlterPartitionReassignmentsResponse
+	(*AlterPartitionReassignmentResult)(nil),    // 22: paceline.v1.AlterPartitionReassignmentResult
+	(*ListPartitionReassignmentsRequest)(nil),   // 23: paceline.v1.ListPartitionReassignmentsRequest
+	(*TopicPartition)(nil),                      // 24: paceline.v1.TopicPartition
+	(*ListPartitionReassignmentsResponse)(nil),  // 25: paceline.v1.ListPartitionReassignmentsResponse
+	(*OngoingReassignment)(nil),                 // 26: paceline.v1.OngoingReassignment
+	(*AwaitedReplica)(nil),                      // 27: paceline.v1.AwaitedReplica
+	(*ElectLeadersRequest)(nil),                 // 28: paceline.v1.ElectLeadersRequest
+	(*ElectLeadersResponse)(nil),                // 29: paceline.v1.ElectLeadersResponse
+	(*ElectLeaderResult)(nil),                   // 30: paceline.v1.ElectLeaderResult
+	(*ConfigResource)(nil),                      // 31: paceline.v1.ConfigResource
+	(*ConfigError)(nil),                         // 32: paceline.v1.ConfigError
+	(*DescribeConfigsRequest)(nil),              // 33: paceline.v1.DescribeConfigsRequest
+	(*DescribeConfigsResource)(nil),             // 34: paceline.v1.DescribeConfigsResource
+	(*DescribeConfigsResponse)(nil),             // 35: paceline.v1.DescribeConfigsResponse
+	(*DescribeConfigsResult)(nil),               // 36: paceline.v1.DescribeConfigsResult
+	(*ConfigEntry)(nil),                         // 37: paceline.v1.ConfigEntry
+	(*IncrementalAlterConfigsRequest)(nil),      // 38: paceline.v1.IncrementalAlterConfigsRequest
+	(*AlterConfigsResource)(nil),                // 39: paceline.v1.AlterConfigsResource
+	(*ConfigChange)(nil),                        // 40: paceline.v1.ConfigChange
+	(*IncrementalAlterConfigsResponse)(nil),     // 41: paceline.v1.IncrementalAlterConfigsResponse
+	(*AlterConfigsResult)(nil),                  // 42: paceline.v1.AlterConfigsResult
+	(*LogDirError)(nil),                         // 43: paceline.v1.LogDirError
+	(*DescribeLogDirsRequest)(nil),              // 44: paceline.v1.DescribeLogDirsRequest
+	(*DescribeLogDirsResponse)(nil),             // 45: paceline.v1.DescribeLogDirsResponse
+	(*BrokerLogDirs)(nil),                       // 46: paceline.v1.BrokerLogDirs
+	(*LogDir)(nil),                              // 47: paceline.v1.LogDir
+	(*LogDirSpace)(nil),                         // 48: paceline.v1.LogDirSpace
+	(*LogDirReplica)(nil),                       // 49: paceline.v1.LogDirReplica
+	(*AlterReplicaLogDirsRequest)(nil),          // 50: paceline.v1.AlterReplicaLogDirsRequest
+	(*ReplicaLogDir)(nil),                       // 51: paceline.v1.ReplicaLogDir
+	(*AlterReplicaLogDirsResponse)(nil),         // 52: paceline.v1.AlterReplicaLogDirsResponse
+	(*AlterReplicaLogDirResult)(nil),            // 53: paceline.v1.AlterReplicaLogDirResult
+	nil,                                         // 54: paceline.v1.NewTopic.ConfigsEntry
+	(*TopicError)(nil),                          // 55: paceline.v1.TopicError
+	(*PartitionError)(nil),                      // 56: paceline.v1.PartitionError
+	(ErrorCode)(0),                              // 57: paceline.v1.ErrorCode
 }
 var file_paceline_v1_admin_service_proto_depIdxs = []int32{
-	7,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
-	8,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
-	52, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
-	10, // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
-	53, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
-	8,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
-	13, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
-	53, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
-	15, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
-	8,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
-	17, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
-	53, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
-	8,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
-	19, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
-	8,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
-	21, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
-	54, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
-	23, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
-	25, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
-	26, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
+	8,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
+	9,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
+	54, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
+	11, // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
+	55, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
+	9,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
+	14, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
+	55, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
+	16, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
+	9,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
+	18, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
+	55, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
+	9,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
+	20, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
+	9,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
+	22, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
+	56, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
+	24, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
+	26, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
+	27, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
 	0,  // 20: paceline.v1.AwaitedReplica.reason:type_name -> paceline.v1.AwaitedReason
 	1,  // 21: paceline.v1.ElectLeadersRequest.type:type_name -> paceline.v1.ElectionType
-	23, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
-	29, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
-	54, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
+	24, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
+	30, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
+	56, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
 	2,  // 25: paceline.v1.ConfigResource.type:type_name -> paceline.v1.ConfigResourceType
-	55, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
-	33, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
-	30, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
-	35, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
-	30, // 30: paceline.v1.DescribeConfigsResult.resource:type_name -> paceline.v1.ConfigResource
-	31, // 31: paceline.v1.DescribeConfigsResult.error:type_name -> paceline.v1.ConfigError
-	36, // 32: paceline.v1.DescribeConfigsResult.entries:type_name -> paceline.v1.ConfigEntry
+	57, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
+	34, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
+	31, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
+	36, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
+	31, // 30: paceline.v1.DescribeConfigsResult.resource:type_name -> paceline.v1.ConfigResource
+	32, // 31: paceline.v1.DescribeConfigsResult.error:type_name -> paceline.v1.ConfigError
+	37, // 32: paceline.v1.DescribeConfigsResult.entries:type_name -> paceline.v1.ConfigEntry
 	4,  // 33: paceline.v1.ConfigEntry.source:type_name -> paceline.v1.ConfigSource
 	3,  // 34: paceline.v1.ConfigEntry.type:type_name -> paceline.v1.ConfigType
-	38, // 35: paceline.v1.IncrementalAlterConfigsRequest.resources:type_name -> paceline.v1.AlterConfigsResource
-	30, // 36: paceline.v1.AlterConfigsResource.resource:type_name -> paceline.v1.ConfigResource
-	39, // 37: paceline.v1.AlterConfigsResource.changes:type_name -> paceline.v1.ConfigChange
+	39, // 35: paceline.v1.IncrementalAlterConfigsRequest.resources:type_name -> paceline.v1.AlterConfigsResource
+	31, // 36: paceline.v1.AlterConfigsResource.resource:type_name -> paceline.v1.ConfigResource
+	40, // 37: paceline.v1.AlterConfigsResource.changes:type_name -> paceline.v1.ConfigChange
 	5,  // 38: paceline.v1.ConfigChange.operation:type_name -> paceline.v1.ConfigOperation
-	41, // 39: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
-	30, // 40: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
-	31, // 41: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
-	55, // 42: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
-	23, // 43: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
-	45, // 44: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
-	42, // 45: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
-	46, // 46: paceline.v1.BrokerLogDirs.log_dirs:type_name -> paceline.v1.LogDir
-	42, // 47: paceline.v1.LogDir.error:type_name -> paceline.v1.LogDirError
-	47, // 48: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
-	49, // 49: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
-	51, // 50: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
-	42, // 51: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
-	6,  // 52: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
-	11, // 53: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
-	14, // 54: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
-	18, // 55: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
-	22, // 56: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
-	27, // 57: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
-	32, // 58: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
-	37, // 59: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
-	43, // 60: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
-	48, // 61: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
-	9,  // 62: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
-	12, // 63: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
-	16, // 64: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
-	20, // 65: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
-	24, // 66: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
-	28, // 67: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
-	34, // 68: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
-	40, // 69: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
-	44, // 70: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
-	50, // 71: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
-	62, // [62:72] is the sub-list for method output_type
-	52, // [52:62] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	42, // 39: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
+	31, // 40: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
+	32, // 41: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
+	57, // 42: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
+	24, // 43: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
+	46, // 44: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
+	43, // 45: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
+	47, // 46: paceline.v1.BrokerLogDirs.log_dirs:type_name -> paceline.v1.LogDir
+	43, // 47: paceline.v1.LogDir.error:type_name -> paceline.v1.LogDirError
+	49, // 48: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
+	48, // 49: paceline.v1.LogDir.space:type_name -> paceline.v1.LogDirSpace
+	6,  // 50: paceline.v1.LogDirSpace.room:type_name -> paceline.v1.LogDirRoom
+	51, // 51: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
+	53, // 52: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
+	43, // 53: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
+	7,  // 54: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
+	12, // 55: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
+	15, // 56: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
+	19, // 57: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
+	23, // 58: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
+	28, // 59: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
+	33, // 60: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
+	38, // 61: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
+	44, // 62: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
+	50, // 63: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
+	10, // 64: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
+	13, // 65: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
+	17, // 66: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
+	21, // 67: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
+	25, // 68: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
+	29, // 69: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
+	35, // 70: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
+	41, // 71: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
+	45, // 72: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
+	52, // 73: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
+	64, // [64:74] is the sub-list for method output_type
+	54, // [54:64] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_admin_service_proto_init() }
@@ -3740,14 +3908,14 @@ func file_paceline_v1_admin_service_proto_init() {
 	file_paceline_v1_admin_service_proto_msgTypes[35].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[39].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[40].OneofWrappers = []any{}
-	file_paceline_v1_admin_service_proto_msgTypes[45].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_admin_service_proto_rawDesc), len(file_paceline_v1_admin_service_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   47,
+			NumEnums:      7,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

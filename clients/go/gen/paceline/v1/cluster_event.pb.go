@@ -100,6 +100,10 @@ const (
 	// A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
 	// partition in EventFilter.partitions.
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROL_REQUEST ClusterEventKind = 34
+	// The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused.
+	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DIR_SHORT ClusterEventKind = 35
+	// The disk of a log directory has enough free space again.
+	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DIR_ROOMY ClusterEventKind = 36
 )
 
 // Enum value maps for ClusterEventKind.
@@ -140,6 +144,8 @@ var (
 		32: "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
 		33: "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
 		34: "CLUSTER_EVENT_KIND_CONTROL_REQUEST",
+		35: "CLUSTER_EVENT_KIND_LOG_DIR_SHORT",
+		36: "CLUSTER_EVENT_KIND_LOG_DIR_ROOMY",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -177,6 +183,8 @@ var (
 		"CLUSTER_EVENT_KIND_BROKER_CONFIGURED":   32,
 		"CLUSTER_EVENT_KIND_LEADER_UNREACHABLE":  33,
 		"CLUSTER_EVENT_KIND_CONTROL_REQUEST":     34,
+		"CLUSTER_EVENT_KIND_LOG_DIR_SHORT":       35,
+		"CLUSTER_EVENT_KIND_LOG_DIR_ROOMY":       36,
 	}
 )
 
@@ -1489,6 +1497,8 @@ type ClusterEvent struct {
 	//	*ClusterEvent_BrokerConfigured
 	//	*ClusterEvent_LeaderUnreachable
 	//	*ClusterEvent_ControlRequest
+	//	*ClusterEvent_LogDirShort
+	//	*ClusterEvent_LogDirRoomy
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1858,6 +1868,24 @@ func (x *ClusterEvent) GetControlRequest() *ControlRequestEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetLogDirShort() *LogDirEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LogDirShort); ok {
+			return x.LogDirShort
+		}
+	}
+	return nil
+}
+
+func (x *ClusterEvent) GetLogDirRoomy() *LogDirEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LogDirRoomy); ok {
+			return x.LogDirRoomy
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -2034,6 +2062,16 @@ type ClusterEvent_ControlRequest struct {
 	ControlRequest *ControlRequestEvent `protobuf:"bytes,134,opt,name=control_request,json=controlRequest,proto3,oneof"`
 }
 
+type ClusterEvent_LogDirShort struct {
+	// The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused.
+	LogDirShort *LogDirEvent `protobuf:"bytes,135,opt,name=log_dir_short,json=logDirShort,proto3,oneof"`
+}
+
+type ClusterEvent_LogDirRoomy struct {
+	// The disk of a log directory has enough free space again.
+	LogDirRoomy *LogDirEvent `protobuf:"bytes,136,opt,name=log_dir_roomy,json=logDirRoomy,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -2101,6 +2139,10 @@ func (*ClusterEvent_BrokerConfigured) isClusterEvent_Event() {}
 func (*ClusterEvent_LeaderUnreachable) isClusterEvent_Event() {}
 
 func (*ClusterEvent_ControlRequest) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LogDirShort) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LogDirRoomy) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -2221,7 +2263,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\xc8\x12\n" +
+	"\x11_controller_epoch\"\xca\x13\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -2266,9 +2308,10 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x10topic_configured\x18\x83\x01 \x01(\v2\x17.paceline.v1.TopicEventH\x00R\x0ftopicConfigured\x12H\n" +
 	"\x11broker_configured\x18\x84\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerConfigured\x12J\n" +
 	"\x12leader_unreachable\x18\x85\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x11leaderUnreachable\x12L\n" +
-	"\x0fcontrol_request\x18\x86\x01 \x01(\v2 .paceline.v1.ControlRequestEventH\x00R\x0econtrolRequestB\a\n" +
-	"\x05event*\xd5\n" +
-	"\n" +
+	"\x0fcontrol_request\x18\x86\x01 \x01(\v2 .paceline.v1.ControlRequestEventH\x00R\x0econtrolRequest\x12?\n" +
+	"\rlog_dir_short\x18\x87\x01 \x01(\v2\x18.paceline.v1.LogDirEventH\x00R\vlogDirShort\x12?\n" +
+	"\rlog_dir_roomy\x18\x88\x01 \x01(\v2\x18.paceline.v1.LogDirEventH\x00R\vlogDirRoomyB\a\n" +
+	"\x05event*\xa1\v\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" CLUSTER_EVENT_KIND_BECAME_LEADER\x10\x01\x12&\n" +
@@ -2305,7 +2348,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"#CLUSTER_EVENT_KIND_TOPIC_CONFIGURED\x10\x1f\x12(\n" +
 	"$CLUSTER_EVENT_KIND_BROKER_CONFIGURED\x10 \x12)\n" +
 	"%CLUSTER_EVENT_KIND_LEADER_UNREACHABLE\x10!\x12&\n" +
-	"\"CLUSTER_EVENT_KIND_CONTROL_REQUEST\x10\"*\xfe\x03\n" +
+	"\"CLUSTER_EVENT_KIND_CONTROL_REQUEST\x10\"\x12$\n" +
+	" CLUSTER_EVENT_KIND_LOG_DIR_SHORT\x10#\x12$\n" +
+	" CLUSTER_EVENT_KIND_LOG_DIR_ROOMY\x10$*\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -2423,11 +2468,13 @@ var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
 	11, // 50: paceline.v1.ClusterEvent.broker_configured:type_name -> paceline.v1.BrokerEvent
 	11, // 51: paceline.v1.ClusterEvent.leader_unreachable:type_name -> paceline.v1.BrokerEvent
 	12, // 52: paceline.v1.ClusterEvent.control_request:type_name -> paceline.v1.ControlRequestEvent
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	13, // 53: paceline.v1.ClusterEvent.log_dir_short:type_name -> paceline.v1.LogDirEvent
+	13, // 54: paceline.v1.ClusterEvent.log_dir_roomy:type_name -> paceline.v1.LogDirEvent
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2481,6 +2528,8 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_BrokerConfigured)(nil),
 		(*ClusterEvent_LeaderUnreachable)(nil),
 		(*ClusterEvent_ControlRequest)(nil),
+		(*ClusterEvent_LogDirShort)(nil),
+		(*ClusterEvent_LogDirRoomy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

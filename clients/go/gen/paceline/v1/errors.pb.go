@@ -172,6 +172,9 @@ const (
 	ErrorCode_ERROR_CODE_SHUTTING_DOWN ErrorCode = 1001
 	// The server's limit for requests in flight is reached.
 	ErrorCode_ERROR_CODE_THROTTLED ErrorCode = 1002
+	// The disk of a log directory has less free space than the broker requires, or none. Nothing was appended. The broker
+	// accepts appends again by itself when there is room.
+	ErrorCode_ERROR_CODE_LOG_DIR_FULL ErrorCode = 1003
 )
 
 // Enum value maps for ErrorCode.
@@ -242,6 +245,7 @@ var (
 		1000: "ERROR_CODE_UNKNOWN_SERVER_ERROR",
 		1001: "ERROR_CODE_SHUTTING_DOWN",
 		1002: "ERROR_CODE_THROTTLED",
+		1003: "ERROR_CODE_LOG_DIR_FULL",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":                      0,
@@ -309,6 +313,7 @@ var (
 		"ERROR_CODE_UNKNOWN_SERVER_ERROR":             1000,
 		"ERROR_CODE_SHUTTING_DOWN":                    1001,
 		"ERROR_CODE_THROTTLED":                        1002,
+		"ERROR_CODE_LOG_DIR_FULL":                     1003,
 	}
 )
 
@@ -650,7 +655,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xc3 \n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\x81!\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x128\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x14\xd0\xf3\x18\x01\xe2\xf3\x18\fOUT_OF_RANGE\x128\n" +
@@ -717,7 +722,8 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	" ERROR_CODE_INCONSISTENT_TOPIC_ID\x10g\x1a\x1f\xd0\xf3\x18\x01\xd8\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x122\n" +
 	"\x1fERROR_CODE_UNKNOWN_SERVER_ERROR\x10\xe8\a\x1a\f\xe2\xf3\x18\bINTERNAL\x12:\n" +
 	"\x18ERROR_CODE_SHUTTING_DOWN\x10\xe9\a\x1a\x1b\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xd8\xf3\x18\x01\xe2\xf3\x18\vUNAVAILABLE\x129\n" +
-	"\x14ERROR_CODE_THROTTLED\x10\xea\a\x1a\x1e\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xe2\xf3\x18\x12RESOURCE_EXHAUSTED:A\n" +
+	"\x14ERROR_CODE_THROTTLED\x10\xea\a\x1a\x1e\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xe2\xf3\x18\x12RESOURCE_EXHAUSTED\x12<\n" +
+	"\x17ERROR_CODE_LOG_DIR_FULL\x10\xeb\a\x1a\x1e\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xe2\xf3\x18\x12RESOURCE_EXHAUSTED:A\n" +
 	"\tretriable\x12!.google.protobuf.EnumValueOptions\x18\xb9\x8e\x03 \x01(\bR\tretriable:?\n" +
 	"\bdefinite\x12!.google.protobuf.EnumValueOptions\x18\xba\x8e\x03 \x01(\bR\bdefinite:N\n" +
 	"\x10refresh_metadata\x12!.google.protobuf.EnumValueOptions\x18\xbb\x8e\x03 \x01(\bR\x0frefreshMetadata:D\n" +
