@@ -11,10 +11,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline.log.files import DirectoryEntry, FileKind
+from paceline.log.files import DirectoryEntry, DiskSpace, FileKind
 from paceline.log.segment_names import CLEANED_SUFFIX
 
 _BLOCK = 512
+_NAME_BYTES = 64
+"""Bytes that a file without content takes on a full disk."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,9 @@ class SimulatedDisk:
         self.fail_next_sync = False
         self.fail_next_write = False
         self.lost_bytes = 0
+        self.capacity_bytes: int | None = None
+        """Bytes that the files may have together; None while the disk has room for all."""
+        self.refused_writes = 0
         self.steps_until_death: int | None = None
         """Number of file changes until the process dies, counted from its next compaction; None: it does not die."""
         self._is_counting = False
@@ -105,9 +110,25 @@ class SimulatedDisk:
             self._directories.add("/" + "/".join(parts[:depth]))
             self._durable_directories.add("/" + "/".join(parts[:depth]))
 
+    def space(self, path: str) -> DiskSpace:
+        if self.capacity_bytes is None:
+            return DiskSpace(1 << 40, 1 << 41)
+        return DiskSpace(max(0, self.capacity_bytes - self.used_bytes), self.capacity_bytes, "/")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files and their names."""
+        return sum(_NAME_BYTES + len(file.data) for file in self._files.values())
+
+    def _need_room(self, path: str, size: int) -> None:
+        if self.capacity_bytes is not None and size and self.used_bytes + size > self.capacity_bytes:
+            self.refused_writes += 1
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+
     def create(self, path: str) -> None:
         self._step(path)
         self._need_directory(path)
+        self._need_room(path, 0 if path in self._files else _NAME_BYTES)
         if path in self._files:
             file = self._files[path]
             file.data = bytearray()
@@ -124,7 +145,8 @@ class SimulatedDisk:
         if self.fail_next_write:
             self.fail_next_write = False
             file.data += data[: self._chance.randint(0, len(data))]
-            raise OSError(errno.ENOSPC, "no space left on device", path)
+            raise OSError(errno.EIO, "input/output error", path)
+        self._need_room(path, len(data))
         file.data += data
         file.modified_ms = self._wall_ms()
 
@@ -236,6 +258,7 @@ class SimulatedDisk:
     def heal(self) -> None:
         """End all faults of the disk."""
         self.fail_next_sync = self.fail_next_write = False
+        self.capacity_bytes = None
 
     def garble(self, path: str) -> None:
         """Replace the content of a file: by nothing, its first half, its content with extra bytes, or random bytes."""

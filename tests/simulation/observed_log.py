@@ -22,7 +22,7 @@ from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.log.retention import SegmentExtent
 from paceline.log.segment import Segment
 from paceline.log.storage_errors import StorageErrors
-from paceline.model.errors import CorruptMessageError
+from paceline.model.errors import CorruptMessageError, LogDirFullError
 from paceline.model.identifiers import TopicPartition
 
 _CRC_AT = 17
@@ -203,7 +203,7 @@ class ObservedLog(PartitionLog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.compaction = _ObservedCompaction(self, self._storage)
+        self.compaction = _ObservedCompaction(self, self._storage, self._steps)
 
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
         super().begin_with(segments, log_start_offset, recovery_point)
@@ -237,15 +237,26 @@ class ObservedLog(PartitionLog):
         return info
 
     def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
-        info = super().append_as_follower(data, now_ms)
+        try:
+            info = super().append_as_follower(data, now_ms)
+        except LogDirFullError:
+            taken = [
+                one for _, one in iterate_headers(data) if self.mirror.end < one.last_offset + 1 <= self.log_end_offset
+            ]
+            if taken:
+                self._note_followed(taken)
+            raise
         if info is not None:
-            first = len(self.mirror.ends)
-            if not first and info.base_offset < self.mirror.start:
-                self.mirror.begin_at(info.base_offset)
-            self._note_all(header for _, header in iterate_headers(data) if header.last_offset <= info.last_offset)
-            if self.watcher is not None:
-                self.watcher.appended(self, first, False)
+            self._note_followed(one for _, one in iterate_headers(data) if one.last_offset <= info.last_offset)
         return info
+
+    def _note_followed(self, headers: Iterable[BatchHeader]) -> None:
+        headers, first = list(headers), len(self.mirror.ends)
+        if not first and headers[0].base_offset < self.mirror.start:
+            self.mirror.begin_at(headers[0].base_offset)
+        self._note_all(headers)
+        if self.watcher is not None:
+            self.watcher.appended(self, first, False)
 
     def update_high_watermark(self, high_watermark: int) -> int:
         before = self.high_watermark
@@ -323,8 +334,8 @@ class _ObservedCompaction(LogCompaction):
 
     __slots__ = ("_observed",)
 
-    def __init__(self, log: ObservedLog, storage: StorageErrors) -> None:
-        super().__init__(log.local, storage)
+    def __init__(self, log: ObservedLog, storage: StorageErrors, steps: StorageErrors) -> None:
+        super().__init__(log.local, storage, steps)
         self._observed = log
 
     def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:

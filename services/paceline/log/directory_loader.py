@@ -19,7 +19,7 @@ from paceline.log.checkpoint import (
 )
 from paceline.log.damage_file import GAP, NO_TOPIC_ID, TRUNCATED, read_known_damage, write_known_damage
 from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
-from paceline.log.files import FileKind, Files, join, read_all, write_atomically
+from paceline.log.files import FileKind, Files, is_no_room, join, read_all, write_atomically
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
@@ -220,7 +220,12 @@ class DirectoryLoader:
             report.is_new = META_PROPERTIES not in names and not any(map(parse_directory_name, names))
         mark = UNCLEAN_RESTART if report.may_lack_records(self._boot_id) else self._boot_id
         if report.stored_boot_id != mark:
-            write_boot_id(self._files, directory, mark)
+            try:
+                write_boot_id(self._files, directory, mark)
+            except OSError as error:
+                # With the old boot id the next load is at least as careful as this one.
+                if not is_no_room(error):
+                    raise
 
     def _read_checkpoint(
         self, directory: LogDirectory, name: str, report: DirectoryReport

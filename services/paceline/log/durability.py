@@ -16,7 +16,6 @@ from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.record_batch import MAX_INT64
 from paceline.log.segment_list import SegmentList
-from paceline.model.errors import KafkaStorageError
 
 
 @dataclass(slots=True)
@@ -36,6 +35,7 @@ class FlushTask:
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
+            LogDirFullError: no room for the epoch file; nothing was synced. Call `Durability.abandon`.
         """
         self.durability.perform(self)
 
@@ -157,8 +157,7 @@ class Durability:
             if isinstance(error, FileNotFoundError) and (self.is_over or task.generation != self.generation):
                 # The log was deleted, or the segment was removed, during the flush: nothing is left to sync.
                 return
-            self._directory.fail(error)
-            raise KafkaStorageError(f"{self._path}: {error}") from error
+            raise self._directory.error_of(error, self._path) from error
         except Exception as error:
             # After any failure it is unknown which records are durable.
             self._directory.fail(error)
@@ -176,6 +175,15 @@ class Durability:
             if task.directories:
                 self.removals_unsynced = False
             return
-        # The flush may have stopped at a deleted file, so the names and the topic id may still have to be synced.
+        self._restore(task)
+
+    def abandon(self, task: FlushTask) -> None:
+        """End a flush that found no room; the next check of the logs begins another."""
+        self._flushing = False
+        self.rolled = True
+        self._restore(task)
+
+    def _restore(self, task: FlushTask) -> None:
+        """Leave names and topic id to the next flush: this one may have stopped, for example at a deleted file."""
         self.names_dirty = self.names_dirty or bool(task.directories)
         self.topic_id_unsynced = self.topic_id_unsynced or join(self._path, PARTITION_METADATA) in task.paths

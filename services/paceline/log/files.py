@@ -11,6 +11,22 @@ from typing import Final, NamedTuple, Protocol
 
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 """Error numbers of a process or machine that has too many descriptors open; they do not indicate a storage failure."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, or of an exhausted quota. The operation has changed nothing."""
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether a file operation changed nothing because the disk is full."""
+    return isinstance(error, OSError) and error.errno in NO_ROOM
+
+
+class DiskSpace(NamedTuple):
+    """Space of the file system that holds a path."""
+
+    free_bytes: int
+    """Bytes that this process may still write."""
+    total_bytes: int
+    mount_point: str = ""
 
 
 class FileKind(Enum):
@@ -61,7 +77,10 @@ class Files(Protocol):
         """Create an empty file, or empty an existing one."""
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
-        """Write all of ``data`` at the end of a file; create the file when it is missing."""
+        """Write all of ``data`` at the end of a file; create the file when it is missing.
+
+        On a full disk (`is_no_room`) no part of ``data`` stays in the file.
+        """
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
         """Read up to ``length`` bytes from ``position``; fewer at the end of the file."""
@@ -79,10 +98,16 @@ class Files(Protocol):
         """Remove a directory and its content."""
 
     def sync(self, path: str) -> None:
-        """Make the content of a file durable (fsync). Do not retry after a failure: the content on disk is unknown."""
+        """Make the content of a file durable (fsync). Do not retry after a failure: the content on disk is unknown.
+
+        The error is never one of `NO_ROOM`, which would mean that nothing has changed.
+        """
 
     def sync_directory(self, path: str) -> None:
         """Make the creation, renaming and removal of names in a directory durable."""
+
+    def space(self, path: str) -> DiskSpace:
+        """Return the space of the file system that holds ``path``."""
 
     def lock(self, path: str) -> FileLock | None:
         """Acquire the exclusive lock on a file, created when missing; ``None`` when another process holds the lock."""

@@ -10,7 +10,7 @@ Source: docs/protocol/log-format.md#index-files.
 import struct
 from typing import Generic, TypeVar
 
-from paceline.log.files import Files
+from paceline.log.files import Files, is_no_room
 
 EntryT = TypeVar("EntryT", bound=tuple[int, int])
 
@@ -108,8 +108,9 @@ class IndexFile(Generic[EntryT]):
             self._count = len(self._entries)
 
     def unload(self) -> None:
-        """Release the entries in memory; buffered entries must have been written before."""
-        self._entries = None
+        """Release the entries in memory, unless some of them could not be written because the disk is full."""
+        if not self._pending:
+            self._entries = None
 
     def write_pending(self) -> None:
         """Write buffered entries to the file; create the file when it is missing.
@@ -179,7 +180,12 @@ class IndexFile(Generic[EntryT]):
         self._count += 1
         self._pending += encoded
         if len(self._pending) >= _BUFFERED_BYTES:
-            self.write_pending()
+            try:
+                self.write_pending()
+            except OSError as error:
+                # The batch of the entry is in the log already. On a full disk entries stay buffered until a flush.
+                if not is_no_room(error):
+                    raise
 
     def _keep(self, count: int) -> None:
         """Remove all entries after the first ``count``."""

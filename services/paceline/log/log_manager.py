@@ -16,9 +16,11 @@ from paceline.log.checkpoint import (
     decode_meta_properties,
     encode_meta_properties,
 )
+from paceline.log.damage import DamagedLogError
 from paceline.log.damage_file import DAMAGE_FILE
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
 from paceline.log.directory_names import DELETED, directory_name, free_path, is_being_deleted, parse_directory_name
+from paceline.log.directory_space import DirectorySpace, Room
 from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
 from paceline.log.load_report import DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
@@ -27,7 +29,7 @@ from paceline.log.missing_segments import encode_segments
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
 from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
-from paceline.model.errors import KafkaStorageError, UnknownTopicOrPartitionError
+from paceline.model.errors import KafkaStorageError, LogDirFullError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 
 LOCK_FILE = ".lock"
@@ -47,13 +49,18 @@ class LogManager:
         *,
         on_dir_failure: Callable[[str, Exception], None],
         boot_id: str = "",
+        min_free_bytes: int | None = 0,
     ) -> None:
+        """``min_free_bytes`` is ``log.dir.min.free.bytes``, see `DirectorySpace`."""
         self._files = files
         self.default_config = default_config
         self._boot_id = boot_id
         self._on_dir_failure = on_dir_failure
         self._directories = [
-            LogDirectory(path.rstrip("/"), self._directory_failed, self._write_recovery_points) for path in log_dirs
+            LogDirectory(
+                path.rstrip("/"), self._directory_failed, self._write_recovery_points, files.space, min_free_bytes
+            )
+            for path in log_dirs
         ]
         self._locks: dict[str, FileLock] = {}
         self.sessions_of_dead_processes: frozenset[int] = frozenset()
@@ -95,6 +102,7 @@ class LogManager:
         ``settings`` returns the settings of a topic, or ``None`` while they are not known; the load then assumes that
         the topic may be compacted and keeps all that a compacted topic would keep. Without ``settings`` every topic has
         the defaults. A directory with a storage error is taken offline and reported; the other directories are loaded.
+        In a directory that is short of room, old records are deleted before this method returns.
 
         Raises:
             KafkaStorageError: another process uses a directory, or a partition has two current logs.
@@ -112,14 +120,51 @@ class LogManager:
             report.directories.append(found)
             try:
                 self._lock(directory)
+                directory.measure_space()
+                if directory.space.room is Room.FULL:
+                    self._remove_deleted(directory)
                 loader.load(directory, found, settings or (lambda _topic: self.default_config))
                 self._lower_recovery_points(directory)
                 directory.load_completed = True
+                if directory.space.room is not Room.ROOMY:
+                    self._apply_retention(directory, now_ms, settings or (lambda _topic: self.default_config))
             except OSError as error:
                 found.error = error
                 directory.fail(error)
         self._read_sessions()
         return report
+
+    def _remove_deleted(self, directory: LogDirectory) -> None:
+        """Remove the directories of deleted logs before the logs are loaded: the load itself needs some room."""
+        for name, kind in self._files.list_directory(directory.path):
+            if kind is FileKind.DIRECTORY and is_being_deleted(name):
+                self._files.remove_tree(join(directory.path, name))
+
+    def _apply_retention(self, directory: LogDirectory, now_ms: int, settings: TopicSettings) -> None:
+        """Delete what the topics' settings do not retain, also the files, which no request reads yet."""
+        for log in self._checkpoints.logs_in(directory):
+            config = settings(log.topic_partition.topic)
+            if config is None or not config.deletes:
+                continue
+            try:
+                offset = log.retained_from(now_ms)
+                if offset is not None and log.increment_log_start_offset(offset):
+                    log.remove_files(log.remove_segments_below_start())
+            except (KafkaStorageError, DamagedLogError):
+                continue
+        self.checkpoint_log_start_offsets()
+        directory.measure_space()
+
+    def measure_space(self, now_ms: int) -> dict[str, DirectorySpace]:
+        """Measure and return the free space of the online directories by path; ``now_ms`` is monotonic."""
+        for directory in self._directories:
+            directory.measure_space(now_ms)
+        return self.spaces
+
+    @property
+    def spaces(self) -> dict[str, DirectorySpace]:
+        """Free space of the online directories by path."""
+        return {directory.path: directory.space for directory in self._directories if not directory.is_offline}
 
     def _read_sessions(self) -> None:
         held = {lock.identity for lock in self._locks.values()}
@@ -148,7 +193,7 @@ class LogManager:
             try:
                 write_atomically(self._files, join(directory.path, SESSION_FILE), content, durable=False)
             except OSError as error:
-                directory.fail(error)
+                directory.error_of(error, SESSION_FILE)
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
         """Write the recovery points again if a log ends below its checkpointed recovery point.
@@ -178,7 +223,7 @@ class LogManager:
             try:
                 write_boot_id(self._files, directory, self._boot_id)
             except OSError as error:
-                directory.fail(error)
+                directory.error_of(error, "boot id")
 
     # -- logs --------------------------------------------------------------------------------------------------
 
@@ -241,8 +286,7 @@ class LogManager:
                 self._checkpoints.write_all(directory)
             self._files.make_directory(path)
         except OSError as error:
-            directory.fail(error)
-            raise KafkaStorageError(f"{tp}: {error}") from error
+            raise directory.error_of(error, tp) from error
         log = self.log_class(self._files, directory, path, tp, config, topic_id=topic_id)
         log.begin_with([], 0, 0)
         self._logs[tp] = log
@@ -362,21 +406,31 @@ class LogManager:
         """Write every log's recovery point, after its leader epochs."""
         self._checkpoint_all(self._checkpoints.write_recovery_points)
 
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offset of every log whose first segment's file name does not durably give it."""
-        self._checkpoint_all(self._checkpoints.write_log_starts)
+    def checkpoint_log_start_offsets(self) -> bool:
+        """Write the log start offset of every log whose first segment's file name does not durably give it.
+
+        Return False if a disk had no room for them.
+        """
+        without_room = self._checkpoint_all(self._checkpoints.write_log_starts)
+        for directory in self._directories:
+            directory.log_starts_durable = directory not in without_room
+        return not without_room
 
     def checkpoint_cleaner_offsets(self) -> None:
         """Write the first dirty offset of each compacted log."""
         self._checkpoint_all(self._checkpoints.write_cleaner_offsets)
 
-    def _checkpoint_all(self, write: Callable[[LogDirectory], None]) -> None:
+    def _checkpoint_all(self, write: Callable[[LogDirectory], None]) -> list[LogDirectory]:
+        """Write a checkpoint in each directory; return those without room for it, which keep their old one."""
+        without_room = []
         for directory in self._directories:
             if directory.load_completed and not directory.is_offline:
                 try:
                     write(directory)
                 except OSError as error:
-                    directory.fail(error)
+                    if isinstance(directory.error_of(error, "checkpoint"), LogDirFullError):
+                        without_room.append(directory)
+        return without_room
 
     def _write_recovery_points(self, directory: LogDirectory) -> None:
         self._checkpoints.write_recovery_points(directory)

@@ -11,10 +11,10 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
-from paceline.log.files import NO_DESCRIPTOR, DirectoryEntry, FileKind, FileLock
+from paceline.log.files import NO_DESCRIPTOR, DirectoryEntry, DiskSpace, FileKind, FileLock, is_no_room, parent
 
 _RESERVED_DESCRIPTORS = 16
 _OPEN_RETRIES = 50
@@ -59,6 +59,17 @@ class _Reserve:
 
 
 _RESERVE = _Reserve(_RESERVED_DESCRIPTORS)
+
+
+@contextlib.contextmanager
+def _changing_content(path: str) -> Iterator[None]:
+    """Convert an error of a full disk to EIO: a caller must not take the content of the file for unchanged."""
+    try:
+        yield
+    except OSError as error:
+        if is_no_room(error):
+            raise OSError(errno.EIO, f"the content of the file is unknown: {error.strerror}", path) from error
+        raise
 
 
 class OsFileLock(FileLock):
@@ -143,14 +154,23 @@ class OsFiles:
         self._remember(path, descriptor)
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
-        """Write all of ``data`` at the end, with one system call unless the kernel writes only a part."""
+        """Write all of ``data`` at the end, with one system call unless the kernel writes only a part.
+
+        A disk that becomes full in between has taken a part, which is removed before the error is raised.
+        """
         handle = self._acquire(path, create=True)
+        written = 0
         try:
             written = os.write(handle.descriptor, data)
             if written < len(data):
                 view = memoryview(data)
                 while written < len(data):
                     written += os.write(handle.descriptor, view[written:])
+        except OSError as error:
+            if written and is_no_room(error):
+                with _changing_content(path):
+                    os.ftruncate(handle.descriptor, os.fstat(handle.descriptor).st_size - written)
+            raise
         finally:
             self._release(handle)
 
@@ -212,7 +232,8 @@ class OsFiles:
         handle = self._acquire(path, create=False)
         begin = time.perf_counter()
         try:
-            os.fsync(handle.descriptor)
+            with _changing_content(path):
+                os.fsync(handle.descriptor)
         finally:
             self._release(handle)
         self._observe_sync(time.perf_counter() - begin)
@@ -224,6 +245,14 @@ class OsFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        """Return the free bytes for a process without privileges, the size, and the mount point of the file system."""
+        found = os.statvfs(path)
+        mount_point = os.path.realpath(path)
+        while not os.path.ismount(mount_point):
+            mount_point = parent(mount_point)
+        return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, mount_point)
 
     def lock(self, path: str) -> FileLock | None:
         """Acquire the lock without waiting; return ``None`` when another process holds it."""

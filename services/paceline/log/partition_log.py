@@ -6,6 +6,7 @@ owner at a time and holds no locks; reads and the fsync part of a flush may run 
 Invariants:
  * a reader sees a batch only after the whole batch was written; a refused append changes nothing;
  * after the first storage error the directory is offline: every later call raises, and no operation is retried;
+ * on a full disk an append raises LogDirFullError, writes nothing, and may be retried;
  * epochs and index entries are durable before the recovery point passes the offsets that they describe.
 
 Source: docs/protocol/log-format.md. Read `PartitionLog.append_as_leader` first.
@@ -16,7 +17,7 @@ from paceline.log.batch_validation import check_replicated_batches, prepare_clie
 from paceline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
 from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.durability import FlushTask
-from paceline.log.files import Files, join, write_atomically
+from paceline.log.files import Files, is_no_room, join, write_atomically
 from paceline.log.local_log import LocalLog
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.log_directory import LogDirectory
@@ -29,6 +30,7 @@ from paceline.model.errors import (
     CorruptMessageError,
     InconsistentTopicIdError,
     InvalidRecordError,
+    LogDirFullError,
     OffsetOutOfRangeError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -53,7 +55,8 @@ class PartitionLog:
         """The log's files and their state; apart from this class only the loader changes them."""
         self._storage = StorageErrors(directory, topic_partition)
         self._reads = StorageErrors(directory, topic_partition, only_reads=True)
-        self.compaction = LogCompaction(self.local, self._storage)
+        self._steps = StorageErrors(directory, topic_partition, in_steps=True)
+        self.compaction = LogCompaction(self.local, self._storage, self._steps)
         self.topic_partition = topic_partition
         self.path = path
         self.directory = directory
@@ -160,7 +163,8 @@ class PartitionLog:
     def retained_from(self, wall_ms: int) -> int | None:
         """Return the first offset that the topic's settings retain, ``None`` when they retain all records.
 
-        A log always has a segment: if not even the active segment is retained, it is first rolled durably.
+        A log always has a segment: if not even the active segment is retained, it is first rolled durably. Without room
+        for the roll the active segment stays until the removal of the others has made room.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -174,7 +178,13 @@ class PartitionLog:
             segments = local.segments.extents(end)
             offset = retained_from(segments, self.config, self.size_bytes, local.high_watermark, wall_ms)
             if offset is not None and offset == end:
-                local.roll_durably(offset)
+                active_from = local.segments.active.base_offset
+                try:
+                    local.roll_durably(offset)
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                    offset = active_from
         return offset
 
     def remove_segments_below_start(self) -> list[str]:
@@ -189,7 +199,7 @@ class PartitionLog:
         local = self.local
         local.check_online()
         renamed: list[str] = []
-        with self._storage:
+        with self._steps:
             while (segment := local.segments.pop_below(local.start_offset)) is not None:
                 renamed.extend(segment.rename_deleted())
                 self.snapshots.remove(segment.base_offset)
@@ -251,6 +261,7 @@ class PartitionLog:
             PacelineError: an error of `prepare_client_batch`; nothing is written.
             InvalidProducerEpochError, OutOfOrderSequenceNumberError: the batch of an idempotent producer has an old
                 epoch or a sequence gap; nothing is written.
+            LogDirFullError: the disk is full; nothing is written.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local
@@ -276,6 +287,7 @@ class PartitionLog:
         with self._storage:
             self._write_topic_id()
             local.write_leader_batch(prepared, header, now_ms)
+        self.directory.note_append(prepared.size)
         self.epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self.producers.update(header)
@@ -296,6 +308,7 @@ class PartitionLog:
         Raises:
             CorruptMessageError: a checksum, length, magic or marker is wrong; nothing is written.
             InvalidRecordError: the offsets do not continue the log; nothing is written.
+            LogDirFullError: the disk is full; the batches below the log end offset are written.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local
@@ -310,6 +323,7 @@ class PartitionLog:
                 local.rebase(first.base_offset)
             self._write_topic_id()
             local.write_follower_batches(memoryview(data), headers, now_ms)
+        self.directory.note_append(len(data))
         self._flush_if_due()
         return AppendInfo(
             first.base_offset,
@@ -399,12 +413,13 @@ class PartitionLog:
         """Remove the records from ``offset`` on; the log end offset becomes ``offset``.
 
         The file is truncated at the start of the batch with ``offset``. If ``offset`` is at or above the log end, only
-        leader epochs without records are removed. A recovery point in the checkpoint above ``offset`` is lowered
-        durably before this method returns.
+        leader epochs without records are removed. A recovery point in the checkpoint above ``offset`` is first lowered
+        durably.
 
         Raises:
             DamagedLogError: the batch to remove was not found, or the log still ends above ``offset``; the log may be
                 partly truncated and must be rebuilt.
+            LogDirFullError: the disk is full; nothing was removed.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local
@@ -412,7 +427,8 @@ class PartitionLog:
         if offset >= local.end_offset:
             self.epochs.truncate_from_end(local.end_offset)
             return
-        with self._storage:
+        self._lower_recovery_point(offset)
+        with self._steps:
             if local.segments.bases[0] > offset:
                 local.reset_at(offset)
             else:
@@ -425,10 +441,12 @@ class PartitionLog:
         """Remove all records; the empty log starts and ends at ``offset``.
 
         Raises:
+            LogDirFullError: the disk is full; nothing was removed.
             KafkaStorageError: storage failed; the directory is offline.
         """
         self.local.check_online()
-        with self._storage:
+        self._lower_recovery_point(offset)
+        with self._steps:
             self.local.reset_at(offset)
             self._after_truncation(offset)
 
@@ -436,10 +454,18 @@ class PartitionLog:
         local = self.local
         local.start_offset = min(local.start_offset, offset)
         local.high_watermark = max(local.start_offset, min(local.high_watermark, offset))
-        local.durability.recovery_point = min(local.durability.recovery_point, offset)
         self.compaction.truncated_to(offset)
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Lower the recovery point before a truncation to ``offset``, durably if it is in the checkpoint.
+
+        With the old recovery point a recovery would not check the records that replace the removed ones.
+        """
+        durability = self.local.durability
+        durability.recovery_point = min(durability.recovery_point, offset)
         if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
-            self.directory.checkpoint_recovery_points()
+            with self._storage:
+                self.directory.checkpoint_recovery_points()
 
     # -- flushing and closing ----------------------------------------------------------------------------------
 
@@ -472,8 +498,16 @@ class PartitionLog:
         """
         task = self.begin_flush()
         if task is not None:
-            task.run()
+            try:
+                task.run()
+            except LogDirFullError:
+                self.abandon_flush(task)
+                raise
             self.finish_flush(task, now_ms)
+
+    def abandon_flush(self, task: FlushTask) -> None:
+        """End a flush after `FlushTask.run` has raised LogDirFullError."""
+        self.local.durability.abandon(task)
 
     def close(self) -> None:
         """Write indexes, producer snapshot and epochs for a clean stop, flush, and refuse every later call.
@@ -526,8 +560,11 @@ class PartitionLog:
         if local.end_offset - local.durability.recovery_point < local.config.flush_messages:
             return
         if not local.durability.is_flushing:
-            self.flush()
-            return
+            try:
+                self.flush()
+                return
+            except LogDirFullError:
+                pass  # The batch is in the log. Without room for indexes and epochs only the batches are synced.
         with self._storage:
             local.durability.sync_meanwhile(local.segments)
 

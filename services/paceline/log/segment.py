@@ -5,7 +5,7 @@ Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.p
 
 from collections.abc import Callable, Iterator
 
-from paceline.log.files import Files, join
+from paceline.log.files import Files, is_no_room, join
 from paceline.log.indexed_batch_file import IndexedBatchFile, remember
 from paceline.log.offset_index import OffsetIndex
 from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, Buffer
@@ -176,7 +176,7 @@ class Segment(IndexedBatchFile):
             self.publish_batch(
                 header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
             )
-        self.seal()
+        self._seal_if_room()
         self._bytes_since_index_entry = 0
 
     def _indexes_are_sound(self) -> bool:
@@ -203,6 +203,14 @@ class Segment(IndexedBatchFile):
         if not self._files.exists(self.log_path):
             self._files.create(self.log_path)
         self.write_indexes()
+
+    def _seal_if_room(self) -> None:
+        """Call `seal`, but keep rebuilt index entries in memory while the disk has no room for them."""
+        try:
+            self.seal()
+        except OSError as error:
+            if not is_no_room(error):
+                raise
 
     def release(self) -> None:
         """Release the indexes in memory, after `seal`."""
@@ -282,7 +290,7 @@ class Segment(IndexedBatchFile):
             self._files.truncate(self.log_path, self.size)
             # fsync now: a later flush may find nothing to write, and the bytes must not reappear after a clean stop.
             self._files.sync(self.log_path)
-        self.seal()
+        self._seal_if_room()
         self._bytes_since_index_entry = 0
         return removed
 

@@ -1,8 +1,9 @@
 """A disk in memory for unit tests: the `Files` interface, with failures on demand."""
 
+import errno
 from collections.abc import Callable
 
-from paceline.log.files import DirectoryEntry, FileKind, FileLock, parent
+from paceline.log.files import DirectoryEntry, DiskSpace, FileKind, FileLock, parent
 
 
 class MemoryLock(FileLock):
@@ -16,7 +17,13 @@ class MemoryLock(FileLock):
 
 
 class MemoryFiles:
-    """Files as byte arrays by path. ``fails(operation, path)`` makes a call raise ``OSError``."""
+    """Files as byte arrays by path.
+
+    ``fails(operation, path)`` makes a call raise ``OSError``. With ``limit_bytes`` the disk has no more bytes: a file
+    costs its content and `NAME_BYTES` for its name.
+    """
+
+    NAME_BYTES = 100
 
     def __init__(self) -> None:
         self.contents: dict[str, bytearray] = {}
@@ -27,6 +34,23 @@ class MemoryFiles:
         self.operations: list[tuple[str, str]] = []
         self.fails: Callable[[str, str], bool] = lambda _operation, _path: False
         self.now_ms = 0
+        self.limit_bytes: int | None = None
+        self.other_bytes = 0
+        """Bytes that other programs use on the same disk."""
+
+    @property
+    def used_bytes(self) -> int:
+        return self.other_bytes + sum(self.NAME_BYTES + len(content) for content in self.contents.values())
+
+    def space(self, path: str) -> DiskSpace:
+        if self.limit_bytes is None:
+            return DiskSpace(1 << 40, 1 << 41)
+        return DiskSpace(max(0, self.limit_bytes - self.used_bytes), self.limit_bytes, "/disk")
+
+    def _need_room(self, path: str, size: int) -> None:
+        size += 0 if path in self.contents else self.NAME_BYTES
+        if self.limit_bytes is not None and size > 0 and self.used_bytes + size > self.limit_bytes:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
 
     def _do(self, operation: str, path: str) -> None:
         self.operations.append((operation, path))
@@ -79,11 +103,13 @@ class MemoryFiles:
     def create(self, path: str) -> None:
         self._do("create", path)
         self._need_parent(path)
+        self._need_room(path, 0)
         self.contents[path] = bytearray()
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
         self._do("append", path)
         self._need_parent(path)
+        self._need_room(path, len(data))
         self.contents.setdefault(path, bytearray()).extend(data)
 
     def read_at(self, path: str, position: int, length: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import Final
 from paceline.log.compaction.batch_rewrite import delete_horizon_ms, empty_batch, rewrite_batch
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.offset_map import OffsetMap, short_key
-from paceline.log.files import Files, join
+from paceline.log.files import Files, is_no_room, join
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import (
     DECODING_ERRORS,
@@ -92,13 +92,21 @@ class Cleaner:
         """
         # Remove the files of a cancelled cleaning, and make the removal durable, together with the renames of the
         # previous cleaning: a load deletes the .swap files at and above the base offset of a .cleaned file.
-        for name, _kind in self._files.list_directory(self._directory):
-            if name.endswith(CLEANED_SUFFIX):
-                self._files.remove(join(self._directory, name))
+        self._remove_cleaned()
         self._files.sync_directory(self._directory)
         yield from self._build_map()
         for group in self._groups():
-            yield from self._clean_group(group)
+            try:
+                yield from self._clean_group(group)
+            except OSError as error:
+                if is_no_room(error):
+                    self._remove_cleaned()
+                raise
+
+    def _remove_cleaned(self) -> None:
+        for name, _kind in self._files.list_directory(self._directory):
+            if name.endswith(CLEANED_SUFFIX):
+                self._files.remove(join(self._directory, name))
 
     # -- the map -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from paceline.log.compaction.cleaner import CleanedSegment, Cleaner
 from paceline.log.log_directory import LogDirectory
-from paceline.model.errors import KafkaStorageError, PacelineError
+from paceline.model.errors import PacelineError
 
 
 class CleaningTask:
@@ -33,6 +33,7 @@ class CleaningTask:
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
+            LogDirFullError: the disk is full; the half-written segment was removed.
             PacelineError: a batch cannot be read.
         """
         self.cleaned = None
@@ -54,5 +55,4 @@ class CleaningTask:
                 return
             if isinstance(error, PacelineError):
                 raise
-            self._directory.fail(error)
-            raise KafkaStorageError(f"the log cannot be compacted: {error}") from error
+            raise self._directory.error_of(error, "the log cannot be compacted") from error

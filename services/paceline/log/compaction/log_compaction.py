@@ -16,11 +16,13 @@ from paceline.log.storage_errors import StorageErrors
 class LogCompaction:
     """Compacts one log. Only the owner of the log may call the methods."""
 
-    __slots__ = ("_log", "_storage", "first_dirty_offset")
+    __slots__ = ("_log", "_steps", "_storage", "first_dirty_offset")
 
-    def __init__(self, log: LocalLog, storage: StorageErrors) -> None:
+    def __init__(self, log: LocalLog, storage: StorageErrors, steps: StorageErrors) -> None:
+        """``steps`` is for operations that may be half done after an error."""
         self._log = log
         self._storage = storage
+        self._steps = steps
         self.first_dirty_offset: int | None = None
         """Exclusive end of the compacted part, ``None`` when the log was never compacted."""
 
@@ -99,7 +101,7 @@ class LogCompaction:
         log = self._log
         log.check_online()
         removed: list[str] = []
-        with self._storage:
+        with self._steps:
             if not task.is_current():
                 cleaned.segment.remove()
                 return []
