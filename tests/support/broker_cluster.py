@@ -211,7 +211,14 @@ class BrokerUnderTest:
         """Partitions that a watcher names."""
         self.fatal: list[Exception] = []
         self.up = True
-        self.logs = LogManager(files, dirs, log_config, on_dir_failure=lambda _path, _error: None, boot_id="boot")
+        self.logs = LogManager(
+            files,
+            dirs,
+            log_config,
+            on_dir_failure=lambda _path, _error: None,
+            boot_id="boot",
+            min_free_bytes=None,
+        )
         report = self.logs.load(cluster.time.wall_ms(), settings_in(cluster.server.tree, log_config))
         self.transport = DirectTransport(cluster, config.broker_id)
         self.zookeeper = MemoryZooKeeper(

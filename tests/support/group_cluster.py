@@ -81,6 +81,10 @@ class TopicOfBroker:
             found += batch
         return found
 
+    def check_room(self, partition: int) -> None:
+        if self._cluster.room_error is not None:
+            raise self._cluster.room_error
+
     def append(
         self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
     ) -> None:
@@ -114,6 +118,7 @@ class GroupCluster:
         self.creations = 0
         self.missing: set[TopicPartition] = set()
         self.append_error: PacelineError | None = None
+        self.room_error: PacelineError | None = None
         self.hold_appends = False
         self.held: list[tuple[Callable[[int | PacelineError], None], Callable[[], None]]] = []
         self._suffixes = itertools.count(1)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from paceline_client.admin_groups import MemberDescription as MemberDescription
     from paceline_client.admin_log_dirs import BrokerLogDirs as BrokerLogDirs
     from paceline_client.admin_log_dirs import LogDirDescription as LogDirDescription
+    from paceline_client.admin_log_dirs import LogDirSpace as LogDirSpace
     from paceline_client.admin_log_dirs import ReplicaLogDirResult as ReplicaLogDirResult
     from paceline_client.admin_log_dirs import ReplicaOnDisk as ReplicaOnDisk
     from paceline_client.admin_partitions import AwaitedReplica as AwaitedReplica
@@ -88,7 +89,7 @@ _MODULES = {
     "paceline_client.admin": "Admin ClusterDescription PartitionReplicasDescription",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
-    "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription ReplicaLogDirResult ReplicaOnDisk",
+    "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription LogDirSpace ReplicaLogDirResult ReplicaOnDisk",
     "paceline_client.admin_partitions": "AwaitedReplica Reassignment",
     "paceline_client.admin_records": "DeletedRecords",
     "paceline_client.admin_watch": "EventGap WatchedEvents",

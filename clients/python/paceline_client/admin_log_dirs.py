@@ -24,12 +24,28 @@ class ReplicaOnDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirSpace:
+    """Space of the disk that holds a log directory."""
+
+    free_bytes: int
+    total_bytes: int
+    min_free_bytes: int
+    """Produce requests are refused below so many free bytes (``log.dir.min.free.bytes``)."""
+    reserve_bytes: int
+    """Followers pause below so many free bytes."""
+    room: str
+    """``ROOMY``, ``SHORT`` while produce requests are refused, or ``FULL`` while followers pause, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirDescription:
     """One log directory; with an ``error`` it has failed and its replicas are offline."""
 
     path: str
     error: PacelineError | None
     replicas: tuple[ReplicaOnDisk, ...]
+    space: LogDirSpace | None = None
+    """None for a failed directory, and from an older broker."""
 
     @property
     def size_bytes(self) -> int:
@@ -146,4 +162,11 @@ def _joined(parts: Iterable[pb.BrokerLogDirs]) -> list[pb.BrokerLogDirs]:
 
 def _log_dir(wire: pb.LogDir) -> LogDirDescription:
     replicas = tuple(value_of(ReplicaOnDisk, each) for each in wire.replicas)
-    return LogDirDescription(wire.path, error_in(wire), replicas)
+    return LogDirDescription(
+        wire.path, error_in(wire), replicas, _space(wire.space) if wire.HasField("space") else None
+    )
+
+
+def _space(wire: pb.LogDirSpace) -> LogDirSpace:
+    room = pb.LogDirRoom.Name(wire.room).removeprefix("LOG_DIR_ROOM_") if wire.room in pb.LogDirRoom.values() else ""
+    return value_of(LogDirSpace, wire, room=room)

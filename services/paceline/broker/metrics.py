@@ -8,6 +8,7 @@ from typing import Final
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.partition.partition import Partition
 from paceline.broker.replica_manager import ReplicaManager
+from paceline.broker.requests.log_dirs import log_dir_spaces
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.traffic import FOLLOWING, LEADING, Traffic
 from paceline.log.partition_log import PartitionLog
@@ -127,6 +128,9 @@ def label_families_of(manager: ReplicaManager, limit: int) -> defaultdict[str, R
         found["replica_fetcher_requests_total"][labels] = fetcher.request_count
         unanswered_ms = fetcher.contact.unanswered_ms(manager.hosted.now_ms())
         found["replica_fetcher_unanswered_seconds"][labels] = unanswered_ms / 1_000
+    for path, space in log_dir_spaces(manager.logs).items():
+        for field in fields(space):
+            found[f"log_directory_{field.name}"][(path,)] = getattr(space, field.name)
     live = manager.logs.live_log_dirs
     found["log_directory_offline"] = {(path,): float(path not in live) for path in manager.logs.log_dirs}
     return found

@@ -33,6 +33,7 @@ from paceline.broker.requests.log_dirs import alter_replica_log_dirs, describe_l
 from paceline.broker.requests.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.requests.proved_calls import ProvedCalls
+from paceline.broker.storage.disk_space_watch import DiskSpaceWatch
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_flusher import LogFlusher
 from paceline.broker.storage.log_retention import LogRetention
@@ -143,6 +144,9 @@ class BrokerNode:
         self._isr_notifier = IsrNotifier(hosted, self._zookeeper)
         self._flusher = LogFlusher(log_manager, hosted, background)
         self._retention = LogRetention(hosted, manager.storage)
+        self._disk_space = DiskSpaceWatch(
+            log_manager, hosted, self._retention, manager.storage, self._log_dir_room_changed
+        )
         self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background)
         # The calls of clients
         self.proved_calls = ProvedCalls(hosted, manager.storage, manager.proofs, self._not_serving)
@@ -211,6 +215,7 @@ class BrokerNode:
         self.replica_manager.start()
         self._flusher.start()
         self._retention.start()
+        self._disk_space.start()
         self._cleaner.start()
         self._heartbeats.start()
         self._contact.start()
@@ -251,6 +256,7 @@ class BrokerNode:
         self._topic_configs.stop()
         self._broker_configs.stop()
         # Close the logs only when no flush is running: a log that is closed during a flush would lack later records.
+        self._disk_space.stop()
         self._retention.stop()
         self._cleaner.stop(lambda: self._flusher.stop(self._close_logs))
 
@@ -531,6 +537,10 @@ class BrokerNode:
     def replicas_changed(self) -> None:
         """Make the controller request the state of the replicas."""
         self._reports.request()
+
+    def _log_dir_room_changed(self, log_dir: str, is_short: bool, cause: str) -> None:
+        kind = StateChangeKind.LOG_DIR_SHORT if is_short else StateChangeKind.LOG_DIR_ROOMY
+        self._emit(kind, cause, log_dir=log_dir)
 
     def log_dir_failed(self, log_dir: str) -> None:
         """Report a failed log directory; the broker ends with its last."""

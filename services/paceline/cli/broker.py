@@ -161,7 +161,11 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
 @output_option
 @bootstrap_option
 def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, output: str, bootstrap: str) -> None:
-    """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer."""
+    """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer.
+
+    The state of a directory is online; short while its disk has too little free space, so that produce requests are
+    refused; full while followers pause, too; or failed.
+    """
     with reported(output):
         with open_admin(bootstrap) as admin:
             only = None
@@ -180,8 +184,19 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
                 where = {"broker": one.broker_id, "directory": log_dir.path}
                 state = "online" if log_dir.error is None else "failed"
                 if not each:
-                    count, size = len(log_dir.replicas), log_dir.size_bytes
-                    rows.append({**where, "state": state, "replicas": count, "bytes": size})
+                    count, size, space = len(log_dir.replicas), log_dir.size_bytes, log_dir.space
+                    rows.append(
+                        {
+                            **where,
+                            "state": state if space is None or space.room == "ROOMY" else space.room.lower(),
+                            "replicas": count,
+                            "bytes": size,
+                            "free": None if space is None else space.free_bytes,
+                            "min_free": None if space is None else space.min_free_bytes,
+                            "reserve": None if space is None else space.reserve_bytes,
+                            "disk": None if space is None else space.total_bytes,
+                        }
+                    )
                     continue
                 rows += [
                     {

@@ -20,7 +20,7 @@ from paceline.model.control import (
     LeaderAndIsrRequest,
     LiveBroker,
 )
-from paceline.model.errors import InconsistentTopicIdError, KafkaStorageError
+from paceline.model.errors import ErrorCode, InconsistentTopicIdError, KafkaStorageError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 
@@ -73,7 +73,7 @@ class LeaderAndIsrHandler:
             try:
                 partition.make_leader(state, self._log(partition, state))
             except (KafkaStorageError, InconsistentTopicIdError) as error:
-                errors[partition.topic_partition] = error.code
+                errors[partition.topic_partition] = _code_of(error)
             else:
                 manager.hosted.emit(StateChangeKind.BECAME_LEADER, partition)
         manager.fetches.expect(dict.fromkeys(one for partition, _ in leaders for one in partition.followers))
@@ -101,7 +101,7 @@ class LeaderAndIsrHandler:
                     following.append((partition, leader))
                     manager.hosted.emit(StateChangeKind.BECAME_FOLLOWER, partition)
             except (KafkaStorageError, InconsistentTopicIdError) as error:
-                errors[partition.topic_partition] = error.code
+                errors[partition.topic_partition] = _code_of(error)
         manager.hosted.deliver_changes()
         if not manager.shutting_down:
             manager.fetchers.start(following)
@@ -125,3 +125,8 @@ class LeaderAndIsrHandler:
             if log is not None and log.topic_id is not None:
                 found[state.topic_partition] = log.topic_id
         return found
+
+
+def _code_of(error: KafkaStorageError | InconsistentTopicIdError) -> ErrorCode:
+    """Return the code for the controller: a replica whose log cannot be created on a full disk is Offline, too."""
+    return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, KafkaStorageError) else error.code

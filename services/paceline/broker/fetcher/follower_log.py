@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paceline.broker.partition.host import PartitionHost
 from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
+from paceline.model.errors import LogDirFullError
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import PartitionChange
 from paceline.replication.high_watermark import follower_high_watermark
@@ -26,17 +27,24 @@ class FollowerLog:
         The high watermark stays within the log, and the log start offset stays at or below the high watermark.
 
         Raises:
+            LogDirFullError: the disk has no room for all batches; the two offsets were raised nevertheless.
             PacelineError: an error of `PartitionLog.append_as_follower`.
         """
-        log = self._log()
-        if batches:
-            if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
-                self._drop_deleted_records(log, batches, leader_log_start_offset)
-            log.append_as_follower(batches)
+        log, no_room = self._log(), None
+        try:
+            if batches:
+                log.directory.space.check(uses_reserve=True)
+                if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
+                    self._drop_deleted_records(log, batches, leader_log_start_offset)
+                log.append_as_follower(batches)
+        except LogDirFullError as error:
+            no_room = error
         self._follow_high_watermark(log, leader_high_watermark)
         start = min(leader_log_start_offset, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self._host.log_start_moved(log)
+        if no_room is not None:
+            raise no_room
 
     def truncate_to(self, offset: int, reason: str) -> None:
         """Remove the records at and above ``offset``, with their leader epochs."""

@@ -19,6 +19,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
+from paceline.log.directory_space import Room
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (
@@ -28,6 +29,7 @@ from paceline.model.errors import (
     InvalidRecordError,
     InvalidTransitionError,
     KafkaStorageError,
+    LogDirFullError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
@@ -236,7 +238,8 @@ class ReplicaFetcher:
             state.fetch_offset,
             state.last_fetched_epoch,
             state.sent_log_start_offset,
-            self._config.replica_fetch_max_bytes,
+            # Without room one batch is too much, but high watermark and log start allow retention to make room.
+            1 if log.directory.space.room is Room.FULL else self._config.replica_fetch_max_bytes,
         )
 
     def note_reader(self) -> bool:
@@ -324,6 +327,11 @@ class ReplicaFetcher:
                 self._storage.log_damaged(result.topic_partition, error)
                 fine = False
             except (CorruptMessageError, InvalidRecordError):
+                fine = False
+            except LogDirFullError:
+                # The log may have taken some of the batches.
+                assert state.partition.log is not None
+                self._moved(state, state.partition.log)
                 fine = False
             except KafkaStorageError as error:
                 self._fail(state, str(error))

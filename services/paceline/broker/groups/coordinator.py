@@ -259,6 +259,7 @@ class GroupCoordinator:
             return
         try:
             check_offsets(group, accepted, self._config)
+            self._topic.check_room(group.partition)
         except PacelineError as error:
             reply(error)
             return

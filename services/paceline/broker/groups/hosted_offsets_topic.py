@@ -9,7 +9,13 @@ from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
 from paceline.model.control import InternalTopic
-from paceline.model.errors import NotLeaderOrFollowerError, PacelineError, TopicAlreadyExistsError, error_for
+from paceline.model.errors import (
+    LogDirFullError,
+    NotLeaderOrFollowerError,
+    PacelineError,
+    TopicAlreadyExistsError,
+    error_for,
+)
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.replication.purgatory import Cancel
 
@@ -79,6 +85,19 @@ class HostedOffsetsTopic:
         """
         log = self._hosted.lookup(TopicPartition(OFFSETS_TOPIC, partition)).leader_log()
         return log.read(offset, max_bytes, limit_offset)
+
+    def check_room(self, partition: int) -> None:
+        """Refuse commits while the disk of a partition is short of room.
+
+        Raises:
+            LogDirFullError: it is; members and deletions of groups may still be written.
+        """
+        hosted = self._hosted.online.get(TopicPartition(OFFSETS_TOPIC, partition))
+        if hosted is not None and hosted.log is not None:
+            try:
+                hosted.log.directory.space.check(uses_reserve=False)
+            except LogDirFullError as error:
+                raise LogDirFullError(f"broker {self._broker_id} has no room for offsets: {error}") from None
 
     def append(
         self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]

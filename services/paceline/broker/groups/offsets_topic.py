@@ -38,6 +38,13 @@ class OffsetsTopic(Protocol):
             PacelineError: this broker does not lead the partition, or the log cannot be read.
         """
 
+    def check_room(self, partition: int) -> None:
+        """Refuse commits while the disk of a partition is short of room.
+
+        Raises:
+            LogDirFullError: it is; members and deletions of groups may still be written.
+        """
+
     def append(
         self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
     ) -> None:

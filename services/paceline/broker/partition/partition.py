@@ -297,15 +297,21 @@ class Partition:
     # Leading
 
     def append_as_leader(
-        self, batch: bytes, wait_for_all: bool, wall_ms: int, current_leader_epoch: int | None = None
+        self,
+        batch: bytes,
+        wait_for_all: bool,
+        wall_ms: int,
+        current_leader_epoch: int | None = None,
+        uses_reserve: bool = False,
     ) -> AppendInfo:
-        """Append a producer's batch.
+        """Append a producer's batch, or with ``uses_reserve`` the broker's own, also when the disk is short of room.
 
         Raises:
             FencedLeaderEpochError: the producer's leader epoch, if given, is older; the batch was not appended.
             UnknownLeaderEpochError: the producer's leader epoch is newer; the batch was not appended.
             NotLeaderOrFollowerError: another broker leads, or this broker cannot prove its leadership.
             NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; the batch was not appended.
+            LogDirFullError: the disk has too little free space; the batch was not appended.
             PacelineError: the log refused the batch.
         """
         log = self.serving_log(current_leader_epoch)
@@ -317,6 +323,7 @@ class Partition:
             raise NotEnoughReplicasError(
                 f"{self.topic_partition} has {len(self.isr)} in-sync replicas, {self.min_insync_replicas} needed"
             )
+        log.directory.space.check(uses_reserve=uses_reserve)
         end_offset = log.log_end_offset
         for follower in self.followers.values():
             if follower.clock is not None:

@@ -126,6 +126,8 @@ class DelayedDeleteRecords(DelayedOperation):
             log = waiting.partition.serving_log()
             if log.directory.is_offline:
                 raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
+            if not log.directory.log_starts_durable:
+                raise KafkaStorageError(f"the disk has no room to record the new log start of {topic_partition}")
         except PacelineError as error:
             leader = hint(self._hosted, topic_partition, waiting.partition.topic_id)
             waiting.result.failure = failure_of(error, leader)

@@ -19,7 +19,7 @@ from paceline.model.errors import (
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.log_dirs import LogDirView, ReplicaLogDir, ReplicaOnDisk
+from paceline.model.log_dirs import LogDirSpace, LogDirView, ReplicaLogDir, ReplicaOnDisk
 
 
 def describe_log_dirs(
@@ -34,12 +34,22 @@ def describe_log_dirs(
             state = fetchers.state(topic_partition)
             lag = 0 if state is None else state.lag or 0
             found[log.directory.path].append(ReplicaOnDisk(topic_partition, log.size_bytes, lag))
+    spaces = log_dir_spaces(logs)
     return [
-        LogDirView(path, None, tuple(sorted(found[path], key=lambda one: one.topic_partition)))
+        LogDirView(path, None, tuple(sorted(found[path], key=lambda one: one.topic_partition)), spaces.get(path))
         if path in found
         else LogDirView(path, KafkaStorageError(f"log directory {path} has failed"))
         for path in logs.log_dirs
     ]
+
+
+def log_dir_spaces(logs: LogManager) -> dict[str, LogDirSpace]:
+    """Return the measured space of each online directory by path."""
+    return {
+        path: LogDirSpace(one.disk.free_bytes, one.disk.total_bytes, one.limit_bytes, one.reserve_bytes, one.room)
+        for path, one in logs.spaces.items()
+        if one.disk is not None
+    }
 
 
 def alter_replica_log_dirs(

@@ -21,6 +21,7 @@ from paceline.model.errors import (
     InvalidRequiredAcksError,
     InvalidTopicError,
     KafkaStorageError,
+    LogDirFullError,
     NotEnoughReplicasAfterAppendError,
     PacelineError,
     RequestTimedOutError,
@@ -124,7 +125,9 @@ class ProduceHandler:
                 raise InvalidTopicError(f"clients may not write to {topic_partition.topic}")
             partition = self._hosted.lookup(topic_partition)
             partition.check_topic_id(item.topic_id)
-            appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms, item.current_leader_epoch)
+            appended = partition.append_as_leader(
+                item.batch, wait_for_all, wall_ms, item.current_leader_epoch, uses_reserve=not from_client
+            )
         except DamagedLogError as error:
             self._traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
             result.failure = failure_of(self._storage.log_damaged(topic_partition, error))
@@ -133,6 +136,8 @@ class ProduceHandler:
             hosted = topic_partition.topic in self._traffic.topics
             invalid_crc = isinstance(error, CorruptMessageError)
             self._traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
+            if isinstance(error, LogDirFullError):
+                error = LogDirFullError(f"broker {self._hosted.broker_id} has no room for {topic_partition}: {error}")
             result.failure = refusal(self._hosted, error, topic_partition, item.topic_id)
             if isinstance(error, KafkaStorageError):
                 self._storage.storage_failed()

@@ -19,7 +19,12 @@ from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.model.errors import CorruptMessageError, KafkaStorageError, UnknownTopicOrPartitionError
+from paceline.model.errors import (
+    CorruptMessageError,
+    KafkaStorageError,
+    LogDirFullError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable
 
@@ -217,12 +222,12 @@ class LogCleaner:
             on_idle()
 
     def _failed(self, log: PartitionLog, error: Exception) -> None:
-        """Exclude the log from compaction, unless its directory has failed or the log is closed."""
+        """Exclude the log from compaction, unless its directory has failed, its disk is full, or the log is closed."""
         topic_partition = log.topic_partition
         if isinstance(error, KafkaStorageError) and log.directory.is_offline:
             self._storage.storage_failed()
             return
-        if isinstance(error, UnknownTopicOrPartitionError):
+        if isinstance(error, UnknownTopicOrPartitionError | LogDirFullError):
             return
         self.uncleanable[topic_partition] = log
         LOG.error("compaction failed, log is not compacted any more: partition=%s error=%s", topic_partition, error)

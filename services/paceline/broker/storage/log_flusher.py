@@ -15,7 +15,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.log.durability import FlushTask
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.model.errors import PacelineError
+from paceline.model.errors import LogDirFullError, PacelineError
 from paceline.model.scheduler import Cancellable
 
 LOG: Final = logging.getLogger(__name__)
@@ -115,6 +115,8 @@ class LogFlusher:
         now_ms = self._scheduler.now_ms()
         for log, task in flushes.done:
             log.finish_flush(task, now_ms)
+        for log, task in flushes.without_room:
+            log.abandon_flush(task)
         on_idle, self._on_idle = self._on_idle, None
         if on_idle is not None:
             on_idle()
@@ -131,12 +133,16 @@ class _Flushes:
     def __init__(self) -> None:
         self.begun: list[tuple[PartitionLog, FlushTask]] = []
         self.done: list[tuple[PartitionLog, FlushTask]] = []
+        self.without_room: list[tuple[PartitionLog, FlushTask]] = []
 
     def run(self) -> None:
         """Run all flushes; after a failure the log's directory is offline, and the log does not count as flushed."""
         for log, task in self.begun:
             try:
                 task.run()
+            except LogDirFullError:
+                self.without_room.append((log, task))
+                continue
             except PacelineError:
                 continue
             except Exception:

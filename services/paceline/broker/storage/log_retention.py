@@ -15,6 +15,8 @@ from paceline.model.scheduler import Cancellable
 LOG: Final = logging.getLogger(__name__)
 FIRST_CHECK_MS: Final = 30_000
 """Time from the start to the first check, unless the interval is shorter."""
+_SHORT_CHECK_MS: Final = 10_000
+"""Longest interval between checks while a disk is short of room."""
 _PARTITIONS_AT_ONCE: Final = 200
 """Partitions per slice; requests are served between slices."""
 
@@ -27,6 +29,8 @@ class LogRetention:
         self._storage = storage
         self._scheduler = hosted.scheduler
         self._interval_ms = hosted.config.log_retention_check_interval_ms
+        self._is_short = False
+        self._is_checking = False
         self._timer: Cancellable | None = None
         self._stopped = False
 
@@ -40,7 +44,16 @@ class LogRetention:
         if self._timer is not None:
             self._timer.cancel()
 
+    def set_short(self, is_short: bool) -> None:
+        """Check now and at short intervals while a disk ``is_short`` of room, so that it gets room soon."""
+        begins, self._is_short = is_short and not self._is_short, is_short
+        if begins and not self._is_checking and not self._stopped:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._scheduler.call_later(0, self._check)
+
     def _check(self) -> None:
+        self._is_checking = True
         self._check_some(iter(list(self._hosted.online.values())))
 
     def _check_some(self, remaining: Iterator[Partition]) -> None:
@@ -52,7 +65,9 @@ class LogRetention:
             self._apply(partition, wall_ms)
         self._hosted.deliver_changes()
         if partition is None:
-            self._timer = self._scheduler.call_later(self._interval_ms, self._check)
+            self._is_checking = False
+            interval_ms = min(self._interval_ms, _SHORT_CHECK_MS) if self._is_short else self._interval_ms
+            self._timer = self._scheduler.call_later(interval_ms, self._check)
         else:
             self._scheduler.call_soon(lambda: self._check_some(remaining))
 

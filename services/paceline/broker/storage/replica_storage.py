@@ -36,12 +36,26 @@ class ReplicaStorage:
                 self._hosted.listener.log_dir_failed(log_dir)
         self._hosted.deliver_changes()
 
+    def readmit(self) -> None:
+        """Let Offline partitions be hosted again if their log can be used or created; the controller gives roles."""
+        hosted, logs = self._hosted, self._logs
+        all_online = len(logs.live_log_dirs) == len(logs.log_dirs)
+        found = []
+        for topic_partition in hosted.offline:
+            log = logs.get(topic_partition)
+            can_be_used = all_online if log is None else not log.directory.is_offline
+            if can_be_used and not self.damaged_logs.is_offline(topic_partition):
+                found.append(topic_partition)
+        for topic_partition in found:
+            hosted.end_offline(topic_partition)
+        if found:
+            hosted.listener.replicas_changed()
+
     def make_log_starts_durable(self) -> None:
         """Persist changed log start offsets before a response reports deleted records."""
         if not self._hosted.log_starts_moved:
             return
-        self._hosted.log_starts_moved = False
-        self._logs.checkpoint_log_start_offsets()
+        self._hosted.log_starts_moved = not self._logs.checkpoint_log_start_offsets()
         if len(self._logs.live_log_dirs) < len(self._logs.log_dirs):
             self.storage_failed()
 

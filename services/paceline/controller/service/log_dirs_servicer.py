@@ -96,6 +96,8 @@ def _part(
         target = part.log_dirs.add(path=log_dir.path)
         if log_dir.HasField("error"):
             target.error.CopyFrom(log_dir.error)
+        if log_dir.HasField("space"):
+            target.space.CopyFrom(log_dir.space)
         for replica in log_dir.replicas:
             if after and log_dir.path == after[0] and (replica.topic, replica.partition) <= after[1:]:
                 continue

@@ -21,6 +21,7 @@ def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
             path=view.path,
             error=log_dir_error_to_proto(view.error),
             replicas=[message_of(pb.LogDirReplica, replica) for replica in view.replicas],
+            space=None if view.space is None else message_of(pb.LogDirSpace, view.space),
         )
         for view in views
     ]

@@ -93,6 +93,13 @@ class BrokerKeys(CommonKeys):
     broker_rack: OptionalText = key(None, "", "rack, for placement")
     log_dirs: OptionalText = key(None, "", "comma-separated directories")
     log_dir: OptionalText = key(None, "", "a single directory; log.dirs wins")
+    log_dir_min_free_bytes: OptionalInt = key(
+        None,
+        "bytes",
+        "free space of a disk below which produce requests get LOG_DIR_FULL, until there is 1.5 times as much; "
+        "default: 1 GiB, at most 5 % of the disk; 0: only when a write fails",
+        ge=0,
+    )
 
     replica_lag_time_max_ms: int = key(30_000, "ms", "a follower that lags longer leaves the ISR", ge=1)
     replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition of a follower's fetch", ge=0, le=MAX_INT32)

@@ -5,7 +5,7 @@ import pytest
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.groups.records import OffsetValue
 from paceline.broker.groups.requests import CommitRequest
-from paceline.model.errors import CoordinatorNotAvailableError, ErrorCode, PacelineError
+from paceline.model.errors import CoordinatorNotAvailableError, ErrorCode, LogDirFullError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import BrokerCluster
 
@@ -85,3 +85,24 @@ def test_offsets_topic_is_created_when_enough_brokers_live(cluster: BrokerCluste
     with pytest.raises(CoordinatorNotAvailableError):
         cluster[ME].node.groups.find_coordinator("g")
     assert cluster[ME].transport.created_topics == []
+
+
+def test_commits_are_refused_while_the_disk_of_the_offsets_is_short(cluster: BrokerCluster) -> None:
+    groups, files = cluster[ME].node.groups, cluster[ME].files
+    groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    groups._topic.is_known = lambda _partition: True  # type: ignore[method-assign]
+    lead(cluster, 0, is_new=True)
+    cluster.time.run_for(1_000)
+    assert commit(cluster, 7) == [{SALES: None}]
+    files.limit_bytes, files.other_bytes = 100_000, 96_000 - files.used_bytes
+    cluster.time.run_for(1_100)
+    (refused,) = commit(cluster, 8)
+    assert isinstance(refused, LogDirFullError)
+    assert str(refused).startswith("broker 1 has no room for offsets: disk /disk of log directory /data has ")
+    deleted: list[PacelineError | None] = []
+    groups.delete("g", deleted.append)
+    cluster.time.run_for(100)
+    assert deleted == [None], "tombstones use the reserve: compaction then makes room"
+    files.limit_bytes = None
+    cluster.time.run_for(1_100)
+    assert commit(cluster, 8) == [{SALES: None}]

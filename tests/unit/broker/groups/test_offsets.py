@@ -4,6 +4,7 @@ import pytest
 
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
+    LogDirFullError,
     NotCoordinatorError,
     NotEnoughReplicasError,
     PacelineError,
@@ -11,7 +12,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import GroupConfig
-from tests.support.group_cluster import GROUP, GroupCluster
+from tests.support.group_cluster import GROUP, SESSION_MS, GroupCluster
 from tests.unit.broker.groups.test_membership import code
 
 RETENTION_MS = 1_000_000
@@ -358,3 +359,23 @@ def test_first_request_creates_the_offsets_topic() -> None:
     with pytest.raises(CoordinatorNotAvailableError):
         cluster.coordinator.find_coordinator(GROUP)
     assert cluster.creations == 1
+
+
+def test_members_of_a_group_whose_disk_is_short_keep_their_partitions_and_commit_later() -> None:
+    cluster = GroupCluster()
+    first, second = cluster.stable(2)
+    cluster.commit(5, first)
+    cluster.room_error = LogDirFullError("no room")
+    for _ in range(10):
+        cluster.time.run_for(SESSION_MS / 2)
+        for member in (first, second):
+            (refused,) = cluster.commit(9, member)
+            assert code(refused) == "LOG_DIR_FULL" and refused.retriable
+    assert cluster.state() == "STABLE" and cluster.committed() == 5
+    # A rebalance is possible, too: the assignments are small and use the reserve of the disk.
+    cluster.leave(second.member_id)
+    again = cluster.join(first.member_id)[0]
+    assert cluster.sync(again, {again.member_id: b"all"})[0].assignment == b"all"
+    cluster.room_error = None
+    assert cluster.commit(9, again) == [{TopicPartition("t", 0): None}]
+    assert cluster.committed() == 9
