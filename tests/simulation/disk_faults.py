@@ -36,6 +36,18 @@ class DiskFaults:
         """Make the next write fail after a part of its bytes."""
         self._broker(fault).disk.fail_next_write = True
 
+    def _full_disk(self, fault: Fault) -> None:
+        """Let another program take the disk of a broker, up to some bytes, and give it back later."""
+        machine = self._broker(fault)
+        free_bytes = (0, fault.other % 300, fault.other % 1_500, fault.other % 6_000)[fault.pick // 7 % 4]
+        machine.disk.capacity_bytes = machine.disk.used_bytes + free_bytes
+        self._cluster.note(machine.name, f"has {free_bytes} bytes free")
+
+        def give_back() -> None:
+            machine.disk.capacity_bytes = None
+
+        self._after(fault, give_back)
+
     def _flipped_byte(self, fault: Fault) -> None:
         """Flip a byte of a replica's records, if another in-sync replica is intact."""
         whole = [

@@ -49,6 +49,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
+    faults += _draw(world, profile, "full disk", ("full-disk",), profile.full_disks)
     faults += _draw(world, profile, "lost segment", ("lose-segment",), profile.lost_segments)
     faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
     faults += _draw(world, profile, "ambush", ("ambush",), profile.ambushes)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 LOG_DIRS = ("/data", "/data2")
+_MIN_FREE_BYTES = 5_000
 
 
 class SeededLink(Link):
@@ -261,6 +262,7 @@ class BrokerLife(Life):
             cluster.profile.log_config(),
             on_dir_failure=self._dir_failed,
             boot_id=boot_id,
+            min_free_bytes=_MIN_FREE_BYTES,
         )
         settings = settings_in(cluster.server.tree, self.logs.default_config)
         report = self.logs.load(self.scheduler.wall_ms(), settings)
@@ -295,6 +297,7 @@ class BrokerLife(Life):
     def _dir_failed(self, path: str, error: Exception) -> None:
         self.machine.directory_lost()
         self.cluster.note(self.name, f"loses {path}: {error}")
+        self.cluster.checks.replicas.directory_failed(self, path, error)
 
     def _fatal(self, error: Exception) -> None:
         """Stop the process after a fatal error; its supervisor starts it again."""

@@ -33,6 +33,7 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "lost_segments": 0,
     "retention_bytes": -1,
     "retention_ms": -1,
+    "full_disks": 0,
     "slow_disks": 0,
     "hidden_listeners": 0,
     "ambushes": 0,
@@ -99,6 +100,7 @@ _REQUESTS_COME_LATE = _aim("bad-network", "bad-network", "kill-leader", "reassig
 _REPLIES_ARE_LOST = _aim("zk-expire", "zk-lost-reply", "zk-disconnect", count=14)
 _TOPICS_COME_BACK = _aim("recreate-topic", "crash-broker", "bounce-broker", "kill-active-controller")
 _POWER_FAILS = _aim("power-loss", "crash-broker", "kill-active-controller", flush_messages=2**63 - 1) | _THREE
+_DISKS_FILL = _aim("kill-leader", "crash-broker", count=4, full_disks=12) | _THREE
 _MOVES = _aim("reassign", brokers=4, replication_factor=2, min_insync_replicas=1)
 _MOVES_ARE_TAKEN_BACK = _aim(
     operation_kinds=("reassign-and-cancel", "reassign-and-retarget"),
@@ -598,6 +600,9 @@ MUTANTS: tuple[Mutant, ...] = (
         60,
         _COORDINATORS_ARE_ALONE,
     ),
+    # broker: full disks
+    Mutant("a full disk is a broken disk", also_broken.full_disk_is_a_broken_disk, ("R23",), 20, _DISKS_FILL),
+    Mutant("a shortage of room never ends", also_broken.shortage_never_ends, ("C13",), 20, _DISKS_FILL),
     # broker: compaction
     Mutant("compaction removes uncommitted records", broken_groups.compact_uncommitted, ("R22",), 60, _COMPACTION),
     Mutant(

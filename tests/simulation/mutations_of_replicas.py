@@ -20,6 +20,8 @@ from paceline.broker.requests.produce import DelayedProduce
 from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.log import log_loader, partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
+from paceline.log.directory_space import DirectorySpace
+from paceline.log.files import DiskSpace
 from paceline.log.local_log import LocalLog
 from paceline.log.log_directory import LogDirectory
 from paceline.log.log_manager import LogManager
@@ -27,7 +29,7 @@ from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.segment_list import SegmentList
 from paceline.log.time_index import TimeIndex, TimestampOffset
-from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.errors import ErrorCode, KafkaStorageError, PacelineError
 from paceline.replication import leadership_proof
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal
@@ -336,6 +338,31 @@ def log_start_ignored(patches: "Patches") -> None:
         real(self, batches, high_watermark, 0)
 
     patches.set(FollowerLog, "append", append)
+
+
+# Full disks
+
+
+def full_disk_is_a_broken_disk(patches: "Patches") -> None:
+    """A write without room takes the log directory offline."""
+
+    def error_of(self: LogDirectory, error: OSError, subject: object) -> KafkaStorageError:
+        self.fail(error)
+        return KafkaStorageError(f"{subject}: {error}")
+
+    patches.set(LogDirectory, "error_of", error_of)
+
+
+def shortage_never_ends(patches: "Patches") -> None:
+    """A directory that was short of room stays short."""
+    real = DirectorySpace.measured
+
+    def measured(self: DirectorySpace, disk: DiskSpace, now_ms: int | None = None) -> None:
+        before = self.room
+        real(self, disk, now_ms)
+        self.room = max(before, self.room)
+
+    patches.set(DirectorySpace, "measured", measured)
 
 
 # Leadership

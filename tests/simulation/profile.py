@@ -51,6 +51,7 @@ ONLY_A_HIDDEN_LISTENER: dict[str, Any] = {
     "fault_count": 0,
     "operation_count": 0,
     "evictions": 0,
+    "full_disks": 0,
     "slow_disks": 0,
     "false_suspicions": 0,
     "hidden_listeners": 1,
@@ -100,6 +101,8 @@ class Profile:
     """Duration of the faults after the warm-up."""
     retention_bytes: int = -1
     retention_ms: int = -1
+    full_disks: int = 0
+    """Number of times that another program leaves little or no room on a broker's disk."""
     slow_disks: int = 0
     """Number of times that a disk becomes slow. With 0 a flush takes no time, else logs change meanwhile."""
     evictions: int = 0
@@ -175,7 +178,10 @@ class Profile:
     @property
     def recovery_bound_ms(self) -> int:
         """Time within which the cluster must be complete after every fault has ended (C13)."""
-        base_ms = 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
+        # A directory tries to append again 10 s after a write without room.
+        base_ms = (
+            20_000 + (11_000 if self.full_disks else 0) + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
+        )
         return base_ms + (20_000 if self.groups else 0)
 
     @property
@@ -334,6 +340,7 @@ def draw_base_profile(world: World) -> Profile:
         retention_bytes=world.chance("retention.bytes").choices((-1, 0, 2_000, 8_000), (17, 1, 1, 1))[0],
         retention_ms=world.chance("retention.ms").choices((-1, 2_000, 10_000), (17, 1, 2))[0],
         slow_disks=world.chance("slow disks").choices((0, 1, 4), (18, 1, 1))[0],
+        full_disks=world.chance("full disks").choices((0, 1, 4), (4, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
         in_flight=world.chance("in flight").choices((1, 5), (2, 1))[0],
         lost_segments=world.chance("lost segments").choices((0, 1, 4), (17, 2, 1))[0],
@@ -366,6 +373,7 @@ def draw_wild_profile(world: World) -> Profile:
         readers=1,
         brokers=max(drawn.brokers, chance.choice((1, 3, 3, 4))),
         slow_disks=world.chance("slow disks").choices((0, 2, 8), (4, 1, 1))[0],
+        full_disks=world.chance("full disks").choices((0, 2, 8), (2, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
         ambushes=world.chance("ambushes").choices((0, 4, 12), (1, 1, 1))[0],
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.partition.partition import Partition
 from paceline.log.directory_names import directory_name
+from paceline.log.files import is_no_room
 from paceline.log.retention import SegmentExtent
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -336,8 +337,15 @@ class ReplicaChecks:
         if life.node.broker_epoch >= 0:
             record.maybe_whole(life.broker_id)
 
+    def directory_failed(self, life: "BrokerLife", path: str, error: Exception) -> None:
+        """Check that a running broker does not take a full disk for a broken one."""
+        if is_no_room(error):
+            self._verdicts.fail("R23", f"{life.name} takes {path} offline: {error}")
+
     def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
         """Check a state change of a broker."""
+        if change.kind is StateChangeKind.LOG_DIR_SHORT:
+            self._verdicts.exercise("R23")
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
             # The deletion at the end of a known reassignment is allowed: only assigned replicas have data to lose.

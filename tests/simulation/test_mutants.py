@@ -20,6 +20,8 @@ QUICK = (
     "a send is acknowledged too early",
     "repeated batches are not recognised",
     "a new session proves earlier leaderships",
+    "a full disk is a broken disk",
+    "a shortage of room never ends",
 )
 
 

@@ -48,6 +48,7 @@ INVARIANTS: dict[str, str] = {
     "R20": "after a truncation no producer state and no snapshot is above the log end",
     "R21": "a lookup by time finds the same record as a scan of the log",
     "R22": "compaction keeps the last record of each key at its offset, and needs known settings and committed records",
+    "R23": "a full disk takes no log directory offline",
     "K1": "one controller per controller epoch, which rises by one",
     "K2": "only the present controller writes, fenced",
     "K3": "every announced state was written before",
