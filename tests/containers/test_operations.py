@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline_client import Admin
+from paceline.model.errors import LogDirFullError
+from paceline_client import Admin, DeliveryFailedError, NewTopic, Producer
 from tests.containers.compose import BROKERS, CONTROLLERS, ComposeCluster, run
 from tests.containers.workload import (
     HEALED_WITHIN_S,
@@ -107,40 +108,47 @@ def test_a_paused_follower_leaves_the_isr_between_once_and_one_and_a_half_times_
     raise AssertionError(f"a paused follower left the ISR after {delays_ms} ms; the limit is {LAG_LIMIT_MS} ms")
 
 
-def test_a_full_log_directory_goes_offline_and_loses_nothing(images: None, tmp_path: Path) -> None:
-    override = tmp_path / "small-log-directory.yml"
+def test_a_full_disk_is_brought_back_by_shorter_retention_and_loses_nothing(images: None, tmp_path: Path) -> None:
+    override = tmp_path / "small-disk.yml"
     override.write_text(
         "services:\n"
         "  broker-3:\n"
         "    environment:\n"
-        "      PACELINE_LOG_DIRS: /var/lib/paceline/data,/var/lib/small\n"
-        '    tmpfs: ["/tmp", "/var/lib/small:size=12m,uid=10001,gid=10001,mode=0700"]\n',
+        "      PACELINE_LOG_DIRS: /var/lib/small\n"
+        '      PACELINE_LOG_RETENTION_CHECK_INTERVAL_MS: "1000"\n'
+        '    tmpfs: ["/tmp", "/var/lib/small:size=80m,uid=10001,gid=10001,mode=0700"]\n',
         encoding="utf-8",
     )
     cluster = ComposeCluster(overrides=[override])
     try:
         cluster.up()
-        with cluster.client() as client:
-            topic = "full-directory"
-            make_topic(client, topic)
-            with cluster.load(topic, 3) as load:
+        with cluster.client() as client, Admin(cluster.bootstrap, tls=cluster.tls) as admin:
+            make_topic(client, "full-disk")
+            ballast = {"segment.bytes": "4000000", "file.delete.delay.ms": "1000", "min.insync.replicas": "1"}
+            admin.create_topics([NewTopic("ballast", assignments=((3,),), configs=ballast)])
+            with cluster.load("full-disk", 3) as load:
                 await_progress(load, 100)
-                filler = ["docker", "exec", cluster.container("broker-3"), "sh", "-c"]
-                run([*filler, "head -c 64m /dev/zero >/var/lib/small/filler || true"])
+                with Producer(cluster.bootstrap, tls=cluster.tls, delivery_timeout_ms=5_000) as producer:
 
-                def failed() -> bool:
-                    changes = cluster.state_changes("broker-3")
-                    return any(change["kind"] == "log-dir-failed" for change in changes)
+                    def is_refused() -> bool:
+                        try:
+                            producer.send_many("ballast", [(None, bytes(100_000))] * 20).result(60.0)
+                        except DeliveryFailedError as error:
+                            return isinstance(error.cause, LogDirFullError)
+                        return False
 
-                eventually(failed, 240.0, "broker 3 has taken the full directory offline")
-                await_progress(load, 100)
-                # A restart empties the tmpfs of the small directory, so its replicas are copied from the leaders again.
-                cluster.stop("broker-3")
-                cluster.start("broker-3")
-                await_full_isr(client, topic, HEALED_WITHIN_S)
+                    eventually(is_refused, 240.0, "broker 3 refuses records for its full disk")
+                (broker,) = admin.describe_log_dirs([3])
+                space = broker.log_dirs[0].space
+                assert space is not None and space.room == "SHORT" and broker.log_dirs[0].error is None
+                admin.alter_configs({"ballast": {"retention.bytes": "8000000"}})
+                await_full_isr(client, "full-disk", HEALED_WITHIN_S)
+                await_progress(load, 300)
             assert load.problems(client) == []
+        kinds = [change["kind"] for change in cluster.state_changes("broker-3")]
+        assert {"log-dir-short", "log-dir-roomy"} <= set(kinds) and "log-dir-failed" not in kinds
     except BaseException:
-        print(f"logs are in {cluster.collect('full-directory')}")
+        print(f"logs are in {cluster.collect('full-disk')}")
         raise
     finally:
         cluster.down()
