@@ -81,6 +81,7 @@ FORGERIES: dict[str, Forgery] = {
         lambda claimed: control_pb.UpdateMetadataRequest(stamp=_stamp(claimed), is_initial=True),
     ),
     "DescribeLogDirs": Forgery("CONTROL", lambda claimed: control_pb.DescribeLogDirsRequest(stamp=_stamp(claimed))),
+    "RetryLogDir": Forgery("CONTROL", lambda claimed: control_pb.RetryLogDirRequest(stamp=_stamp(claimed))),
     "AlterReplicaLogDirs": Forgery(
         "CONTROL", lambda claimed: control_pb.AlterReplicaLogDirsRequest(stamp=_stamp(claimed))
     ),

@@ -115,6 +115,9 @@ class SimulatedDisk:
             return DiskSpace(1 << 40, 1 << 41)
         return DiskSpace(max(0, self.capacity_bytes - self.used_bytes), self.capacity_bytes, "/")
 
+    def forget(self, path: str) -> None:
+        pass
+
     @property
     def used_bytes(self) -> int:
         """Bytes of all files and their names."""

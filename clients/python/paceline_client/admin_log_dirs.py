@@ -108,6 +108,20 @@ class LogDirAdmin(AdminConnection):
             for each in _joined(answer.brokers)
         ]
 
+    def retry_log_dir(self, broker: int, path: str, *, timeout_ms: int | None = None) -> None:
+        """Take a failed log directory of a broker back after a check of its file system, without a restart.
+
+        Raises:
+            LogDirNotFoundError: the broker has no such directory.
+            KafkaStorageError: the directory still fails, or only a restart can use it.
+            BrokerNotAvailableError: the broker is not live.
+        """
+        with sendable():
+            request = pb.RetryLogDirRequest(broker_id=broker, path=path)
+        error = error_in(self._change("RetryLogDir", request, timeout_ms))
+        if error is not None:
+            raise error
+
     def alter_replica_log_dirs(
         self,
         log_dirs: Mapping[tuple[str, int, int], str],

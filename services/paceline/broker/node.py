@@ -4,6 +4,7 @@ It is a single-threaded actor: all methods and callbacks run on the node's sched
 as interfaces: the node uses no thread, socket or clock itself, so that the service and the simulator run the same code.
 """
 
+import logging
 import random
 from collections.abc import Callable, Collection, Hashable, Sequence
 
@@ -77,6 +78,8 @@ from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.replication.purgatory import Cancel
 
+LOG = logging.getLogger(__name__)
+
 
 class BrokerNode:
     """One broker: the `ReplicaListener` of its replicas and the `ControlListener` of requests of the controller."""
@@ -108,6 +111,7 @@ class BrokerNode:
         self._logs = log_manager
         self._transport = transport
         self._on_fatal = on_fatal
+        self._background = background
         self._rng = rng
         self._on_state_change = on_state_change
         # The cluster, as this broker knows it
@@ -533,6 +537,31 @@ class BrokerNode:
     def alter_replica_log_dirs(self, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
         """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
         return alter_replica_log_dirs(self._logs, self.replica_manager.hosted, requested)
+
+    def retry_log_dir(self, log_dir: str, reply: Callable[[Exception | None], None]) -> None:
+        """Take an offline directory back; reply when its logs are loaded, or with the error."""
+        try:
+            retry = self._logs.begin_retry(log_dir)
+        except PacelineError as error:
+            reply(error)
+            return
+        if retry is None:
+            reply(None)
+            return
+
+        def done(error: Exception | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._logs.finish_retry(retry)
+            except Exception as failure:
+                reply(failure)
+                return
+            LOG.warning("log directory is online again: path=%s logs=%d", log_dir, len(retry.loader.logs))
+            self.replica_manager.storage.directory_returned(log_dir)
+            reply(None)
+
+        self._background.run(lambda: retry.run(self._topic_configs.get), done)
 
     def replicas_changed(self) -> None:
         """Make the controller request the state of the replicas."""

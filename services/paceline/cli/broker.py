@@ -158,16 +158,23 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
 @click.argument("broker_ids", metavar="[ID]...", nargs=-1, type=BROKER_ID)
 @click.option("--topic", "topics", multiple=True, help="only replicas of this topic; may be repeated")
 @click.option("--replicas", "each", is_flag=True, help="print a row per replica, not per directory")
+@click.option("--retry", metavar="DIR", help="first take this failed directory of the broker back, without a restart")
 @output_option
 @bootstrap_option
-def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, output: str, bootstrap: str) -> None:
+def logdirs(
+    broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, retry: str | None, output: str, bootstrap: str
+) -> None:
     """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer.
 
     The state of a directory is online; short while its disk has too little free space, so that produce requests are
     refused; full while followers pause, too; or failed.
     """
+    if retry is not None and len(broker_ids) != 1:
+        raise click.UsageError("--retry needs the ID of one broker")
     with reported(output):
         with open_admin(bootstrap) as admin:
+            if retry is not None:
+                admin.retry_log_dir(broker_ids[0], retry)
             only = None
             if topics:
                 only = [
@@ -188,7 +195,7 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
                     rows.append(
                         {
                             **where,
-                            "state": state if space is None or space.room == "ROOMY" else space.room.lower(),
+                            "state": state if space is None or space.room in ("ROOMY", "") else space.room.lower(),
                             "replicas": count,
                             "bytes": size,
                             "free": None if space is None else space.free_bytes,

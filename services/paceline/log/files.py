@@ -106,6 +106,9 @@ class Files(Protocol):
     def sync_directory(self, path: str) -> None:
         """Make the creation, renaming and removal of names in a directory durable."""
 
+    def forget(self, path: str) -> None:
+        """Close the descriptors cached for files below a directory, so that its file system can be unmounted."""
+
     def space(self, path: str) -> DiskSpace:
         """Return the space of the file system that holds ``path``."""
 

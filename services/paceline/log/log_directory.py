@@ -8,7 +8,7 @@ from paceline.model.errors import KafkaStorageError, LogDirFullError
 
 
 class LogDirectory:
-    """A log directory. It goes offline at its first storage error and stays offline until the process restarts.
+    """A log directory. It goes offline at its first storage error and stays offline; `DirectoryRetry` creates another.
 
     A full disk is no storage error: the directory stays online and takes appends again when there is room.
     """
@@ -63,7 +63,6 @@ class LogDirectory:
         """
         if is_no_room(error):
             self.space.note_no_room()
-            self.measure_space()
             return LogDirFullError(f"{subject}: {error}; {self.space.description()}")
         self.fail(error)
         return KafkaStorageError(f"{subject}: {error}")

@@ -20,16 +20,22 @@ from paceline.log.damage import DamagedLogError
 from paceline.log.damage_file import DAMAGE_FILE
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
 from paceline.log.directory_names import DELETED, directory_name, free_path, is_being_deleted, parse_directory_name
+from paceline.log.directory_retry import DirectoryRetry
 from paceline.log.directory_space import DirectorySpace, Room
 from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
-from paceline.log.load_report import DirectoryReport, LoadReport
+from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.missing_segments import encode_segments
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
 from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
-from paceline.model.errors import KafkaStorageError, LogDirFullError, UnknownTopicOrPartitionError
+from paceline.model.errors import (
+    KafkaStorageError,
+    LogDirFullError,
+    LogDirNotFoundError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition
 
 LOCK_FILE = ".lock"
@@ -56,12 +62,8 @@ class LogManager:
         self.default_config = default_config
         self._boot_id = boot_id
         self._on_dir_failure = on_dir_failure
-        self._directories = [
-            LogDirectory(
-                path.rstrip("/"), self._directory_failed, self._write_recovery_points, files.space, min_free_bytes
-            )
-            for path in log_dirs
-        ]
+        self._min_free_bytes = min_free_bytes
+        self._directories = [self._new_directory(path.rstrip("/")) for path in log_dirs]
         self._locks: dict[str, FileLock] = {}
         self.sessions_of_dead_processes: frozenset[int] = frozenset()
         """ZooKeeper sessions of earlier processes that held the same locks and are therefore dead."""
@@ -79,6 +81,11 @@ class LogManager:
         """Logs that lack a segment, or have a gap that a loss of power or compaction left, with a description."""
         self.without_topic_id: dict[TopicPartition, str] = {}
         """Logs that had records but no topic id when they were loaded, with a description."""
+
+    def _new_directory(self, path: str) -> LogDirectory:
+        return LogDirectory(
+            path, self._directory_failed, self._write_recovery_points, self._files.space, self._min_free_bytes
+        )
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -133,6 +140,56 @@ class LogManager:
                 directory.fail(error)
         self._read_sessions()
         return report
+
+    def begin_retry(self, path: str) -> DirectoryRetry | None:
+        """Return the work that loads an offline directory again, None for a directory that is online.
+
+        Raises:
+            LogDirNotFoundError: there is no such directory.
+        """
+        directory = next((one for one in self._directories if one.path == path), None)
+        if directory is None:
+            raise LogDirNotFoundError(f"there is no log directory {path!r}, only {', '.join(self.log_dirs)}")
+        if not directory.is_offline:
+            return None
+        loader = DirectoryLoader(self._files, self._boot_id, {}, self.log_class, self.default_config)
+        return DirectoryRetry(self._files, self._new_directory(path), LOCK_FILE, loader, self._boot_id)
+
+    def finish_retry(self, retry: DirectoryRetry) -> None:
+        """Use the directory and the logs that `DirectoryRetry.run` has loaded.
+
+        Raises:
+            KafkaStorageError: a partition has a log in another directory by now, or a log lacks records.
+        """
+        directory, loader = retry.directory, retry.loader
+        old = next(one for one in self._directories if one.path == directory.path)
+        found = loader.logs
+        twice = [tp for tp in found if tp in self._logs and self._logs[tp].directory is not old]
+        # This process still knows the ends of the logs: a shorter log lacks records that were in the page cache.
+        ends = {log.topic_partition: log.log_end_offset for log in self._checkpoints.logs_in(old)}
+        shorter = [tp for tp, end in ends.items() if end > (found[tp].log_end_offset if tp in found else 0)]
+        try:
+            if shorter:
+                write_boot_id(self._files, directory, UNCLEAN_RESTART)
+                raise KafkaStorageError(f"restart the broker to use {directory.path}: {shorter} lack records")
+            if twice or not old.is_offline:
+                raise KafkaStorageError(f"{directory.path} is not used: {twice} are in another directory")
+        except (OSError, KafkaStorageError) as error:
+            retry.give_up()
+            raise KafkaStorageError(str(error)) from error
+        for log in self._checkpoints.logs_in(old):
+            del self._logs[log.topic_partition]
+        self._logs.update(loader.logs)
+        self._directories[self._directories.index(old)] = directory
+        assert retry.lock is not None
+        self._locks[directory.path] = retry.lock
+        self._deleted += loader.deleted
+        self.set_aside += loader.set_aside
+        self.truncated_after_clean_stop |= loader.truncated_after_clean_stop
+        self.unexplained_gaps |= loader.unexplained_gaps
+        self.without_topic_id |= loader.without_topic_id
+        self._checkpoints.stale |= loader.stale_checkpoints
+        directory.measure_space()
 
     def _remove_deleted(self, directory: LogDirectory) -> None:
         """Remove the directories of deleted logs before the logs are loaded: the load itself needs some room."""
@@ -497,4 +554,5 @@ class LogManager:
         lock = self._locks.pop(log_dir, None)
         if lock is not None:
             lock.release()
+        self._files.forget(log_dir)
         self._on_dir_failure(log_dir, error)

@@ -246,6 +246,10 @@ class OsFiles:
         finally:
             os.close(descriptor)
 
+    def forget(self, path: str) -> None:
+        """Close the cached descriptors below a directory; those in use are closed after the call that uses them."""
+        self._forget_below(path)
+
     def space(self, path: str) -> DiskSpace:
         """Return the free bytes for a process without privileges, the size, and the mount point of the file system."""
         found = os.statvfs(path)

@@ -1512,6 +1512,56 @@ class LogDirReplica(google.protobuf.message.Message):
 global___LogDirReplica = LogDirReplica
 
 @typing.final
+class RetryLogDirRequest(google.protobuf.message.Message):
+    """RetryLogDirRequest names a log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    PATH_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker that has the directory."""
+    path: builtins.str
+    """Path of the log directory, as DescribeLogDirs shows it."""
+    timeout_ms: builtins.int
+    """Longest wait in milliseconds; 0 means 30 s. The load of the logs continues after it."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        path: builtins.str = ...,
+        timeout_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "path", b"path", "timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___RetryLogDirRequest = RetryLogDirRequest
+
+@typing.final
+class RetryLogDirResponse(google.protobuf.message.Message):
+    """RetryLogDirResponse says whether the directory is online."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: builtins.int
+    @property
+    def error(self) -> global___LogDirError:
+        """Why it is not; absent means that it is online. LOG_DIR_NOT_FOUND: no such directory; KAFKA_STORAGE_ERROR: it still
+        fails, or only a restart can use it; BROKER_NOT_AVAILABLE: the broker is not live.
+        """
+
+    def __init__(
+        self,
+        *,
+        error: global___LogDirError | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+
+global___RetryLogDirResponse = RetryLogDirResponse
+
+@typing.final
 class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
     """AlterReplicaLogDirsRequest assigns replicas to log directories."""
 

@@ -71,6 +71,11 @@ class AdminServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.FromString,
                 )
+        self.RetryLogDir = channel.unary_unary(
+                '/paceline.v1.AdminService/RetryLogDir',
+                request_serializer=paceline_dot_v1_dot_admin__service__pb2.RetryLogDirRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_admin__service__pb2.RetryLogDirResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
@@ -162,6 +167,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryLogDir(self, request, context):
+        """RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+        controller then gives its replicas their roles. A directory that is online stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -214,6 +227,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AlterReplicaLogDirs,
                     request_deserializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.SerializeToString,
+            ),
+            'RetryLogDir': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryLogDir,
+                    request_deserializer=paceline_dot_v1_dot_admin__service__pb2.RetryLogDirRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_admin__service__pb2.RetryLogDirResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -399,5 +417,22 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/AlterReplicaLogDirs',
             paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
             paceline_dot_v1_dot_admin__service__pb2.AlterReplicaLogDirsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RetryLogDir(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AdminService/RetryLogDir',
+            paceline_dot_v1_dot_admin__service__pb2.RetryLogDirRequest.SerializeToString,
+            paceline_dot_v1_dot_admin__service__pb2.RetryLogDirResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -104,6 +104,14 @@ class AdminServiceStub:
     moving a replica between directories is not implemented and answers POLICY_VIOLATION.
     """
 
+    RetryLogDir: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.RetryLogDirRequest,
+        paceline.v1.admin_service_pb2.RetryLogDirResponse,
+    ]
+    """RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+    controller then gives its replicas their roles. A directory that is online stays.
+    """
+
 class AdminServiceAsyncStub:
     """AdminService changes the cluster. Every controller serves it; a controller that is not active answers
     FAILED_PRECONDITION with reason NOT_CONTROLLER and the active controller's address in the metadata.
@@ -188,6 +196,14 @@ class AdminServiceAsyncStub:
     ]
     """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
     moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+    """
+
+    RetryLogDir: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.admin_service_pb2.RetryLogDirRequest,
+        paceline.v1.admin_service_pb2.RetryLogDirResponse,
+    ]
+    """RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+    controller then gives its replicas their roles. A directory that is online stays.
     """
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
@@ -294,6 +310,16 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse]]:
         """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
         moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+        """
+
+    @abc.abstractmethod
+    def RetryLogDir(
+        self,
+        request: paceline.v1.admin_service_pb2.RetryLogDirRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.admin_service_pb2.RetryLogDirResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.RetryLogDirResponse]]:
+        """RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+        controller then gives its replicas their roles. A directory that is online stays.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -47,6 +47,9 @@ class MemoryFiles:
             return DiskSpace(1 << 40, 1 << 41)
         return DiskSpace(max(0, self.limit_bytes - self.used_bytes), self.limit_bytes, "/disk")
 
+    def forget(self, path: str) -> None:
+        self.operations.append(("forget", path))
+
     def _need_room(self, path: str, size: int) -> None:
         size += 0 if path in self.contents else self.NAME_BYTES
         if self.limit_bytes is not None and size > 0 and self.used_bytes + size > self.limit_bytes:

@@ -59,7 +59,7 @@ class HostedPartitions:
         self.traffic = BrokerTraffic()
         self.online: dict[TopicPartition, Partition] = {}
         self.offline: dict[TopicPartition, None] = {}
-        """Partitions with a failed log directory or damaged log; most stay Offline until a restart."""
+        """Partitions whose log directory failed, whose log is damaged, or could not be created on a full disk."""
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self.waiting_produces = Purgatory(scheduler)
         self.waiting_fetches = Purgatory(scheduler)
@@ -153,7 +153,7 @@ class HostedPartitions:
         return partition
 
     def set_offline(self, topic_partition: TopicPartition) -> None:
-        """Set a partition Offline until a restart, or until `DamagedLogs` returns the replica to service."""
+        """Set a partition Offline, until `ReplicaStorage` or `DamagedLogs` returns the replica to service."""
         partition = self.online.get(topic_partition)
         if partition is not None:
             self.emit(StateChangeKind.BECAME_OFFLINE, partition)

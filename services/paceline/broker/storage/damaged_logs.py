@@ -61,15 +61,21 @@ class DamagedLogs:
         self.damaged: dict[TopicPartition, Damage] = {}
         self.damaged_reads = 0
         """Number of reads that found damage."""
-        for topic_partition, reason in logs.truncated_after_clean_stop.items():
-            LOG.error("log is damaged: partition=%s reason=%s", topic_partition, reason)
-            self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_truncation=True)
-        for topic_partition, reason in logs.unexplained_gaps.items():
-            LOG.error("log may lack records: partition=%s reason=%s", topic_partition, reason)
-            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
-        for topic_partition, reason in logs.without_topic_id.items():
-            LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)
-            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
+        self.found_by_load()
+
+    def found_by_load(self) -> None:
+        """Take over the damage that a load of the logs has found."""
+        logs = self._logs
+        for message, found in (
+            ("log is damaged", logs.truncated_after_clean_stop),
+            ("log may lack records", logs.unexplained_gaps),
+            ("log has no topic id, not loading it", logs.without_topic_id),
+        ):
+            for topic_partition, reason in found.items():
+                if topic_partition not in self.damaged:
+                    LOG.error("%s: partition=%s reason=%s", message, topic_partition, reason)
+                    is_truncation = found is logs.truncated_after_clean_stop
+                    self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_truncation=is_truncation)
 
     def found(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
         """Handle damage found by a read.

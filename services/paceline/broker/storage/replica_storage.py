@@ -36,6 +36,12 @@ class ReplicaStorage:
                 self._hosted.listener.log_dir_failed(log_dir)
         self._hosted.deliver_changes()
 
+    def directory_returned(self, log_dir: str) -> None:
+        """Host the partitions of a directory again that was offline."""
+        self._failed_dirs.pop(log_dir, None)
+        self.damaged_logs.found_by_load()
+        self.readmit()
+
     def readmit(self) -> None:
         """Let Offline partitions be hosted again if their log can be used or created; the controller gives roles."""
         hosted, logs = self._hosted, self._logs

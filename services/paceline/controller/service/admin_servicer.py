@@ -32,7 +32,12 @@ from paceline.controller.admin.admin_values import (
     ResourceType,
 )
 from paceline.controller.events import Request
-from paceline.controller.service.log_dirs_servicer import AskingController, alter_replica_log_dirs, describe_log_dirs
+from paceline.controller.service.log_dirs_servicer import (
+    AskingController,
+    alter_replica_log_dirs,
+    describe_log_dirs,
+    retry_log_dir,
+)
 from paceline.controller.service.metadata_servicer import (
     MAX_TOPICS,
     NodeHandle,
@@ -237,6 +242,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         results = await alter_replica_log_dirs(self._live_brokers(), requested, timeout_s, self._asking())
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
+
+    async def RetryLogDir(  # noqa: N802
+        self, request: admin_pb.RetryLogDirRequest, context: Any
+    ) -> admin_pb.RetryLogDirResponse:
+        """Let a broker take a failed log directory back."""
+        timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
+        broker = self._live_brokers().get(request.broker_id)
+        error = await retry_log_dir(broker, request, timeout_s, self._asking())
+        return admin_pb.RetryLogDirResponse(error=error_to_proto(admin_pb.LogDirError, error))
 
     def _asking(self) -> AskingController:
         cluster = self._handle.get().describe_cluster()

@@ -160,6 +160,17 @@ async def alter_replica_log_dirs(
     return [result for _, result in sorted((pair for pairs in found for pair in pairs), key=lambda pair: pair[0])]
 
 
+async def retry_log_dir(
+    broker: LiveBroker | None, request: pb.RetryLogDirRequest, timeout_s: float, asking: AskingController
+) -> PacelineError | None:
+    """Let a broker take a failed log directory back; return the broker's error, None when the directory is online."""
+    wanted = control_pb.RetryLogDirRequest(path=request.path, stamp=asking.stamp)
+    answer = await _asked(
+        broker, request.broker_id, lambda stub: stub.RetryLogDir(wanted, timeout=timeout_s), asking.tls
+    )
+    return answer if isinstance(answer, PacelineError) else None
+
+
 async def _asked(
     broker: LiveBroker | None, broker_id: int, call: Callable[[Any], Awaitable[T]], tls: TlsCredentials | None
 ) -> T | PacelineError:

@@ -527,6 +527,43 @@ class DescribeLogDirsResponse(google.protobuf.message.Message):
 global___DescribeLogDirsResponse = DescribeLogDirsResponse
 
 @typing.final
+class RetryLogDirRequest(google.protobuf.message.Message):
+    """RetryLogDirRequest names a log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    STAMP_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Path of the log directory."""
+    @property
+    def stamp(self) -> global___ControllerStamp:
+        """Calling controller; with TLS its id must equal the id in the caller's certificate."""
+
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        stamp: global___ControllerStamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["path", b"path", "stamp", b"stamp"]) -> None: ...
+
+global___RetryLogDirRequest = RetryLogDirRequest
+
+@typing.final
+class RetryLogDirResponse(google.protobuf.message.Message):
+    """RetryLogDirResponse says that the directory is online."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RetryLogDirResponse = RetryLogDirResponse
+
+@typing.final
 class AlterReplicaLogDirsRequest(google.protobuf.message.Message):
     """AlterReplicaLogDirsRequest assigns replicas of this broker to log directories."""
 

@@ -41,6 +41,11 @@ class ReplicaManagerServiceStub(object):
                 request_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
                 response_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.FromString,
                 )
+        self.RetryLogDir = channel.unary_unary(
+                '/paceline.internal.v1.ReplicaManagerService/RetryLogDir',
+                request_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirRequest.SerializeToString,
+                response_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirResponse.FromString,
+                )
 
 
 class ReplicaManagerServiceServicer(object):
@@ -83,6 +88,13 @@ class ReplicaManagerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryLogDir(self, request, context):
+        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaManagerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +122,11 @@ def add_ReplicaManagerServiceServicer_to_server(servicer, server):
                     servicer.AlterReplicaLogDirs,
                     request_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.FromString,
                     response_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.SerializeToString,
+            ),
+            'RetryLogDir': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryLogDir,
+                    request_deserializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirRequest.FromString,
+                    response_serializer=paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -205,5 +222,22 @@ class ReplicaManagerService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicaManagerService/AlterReplicaLogDirs',
             paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsRequest.SerializeToString,
             paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.AlterReplicaLogDirsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RetryLogDir(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.internal.v1.ReplicaManagerService/RetryLogDir',
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirRequest.SerializeToString,
+            paceline_dot_internal_dot_v1_dot_replica__manager__service__pb2.RetryLogDirResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -53,6 +53,12 @@ class ReplicaManagerServiceStub:
     ]
     """AlterReplicaLogDirs assigns replicas to log directories."""
 
+    RetryLogDir: grpc.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
+        paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse,
+    ]
+    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
+
 class ReplicaManagerServiceAsyncStub:
     """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
     the cluster metadata. Requests to a broker arrive one at a time, in order, at least once.
@@ -87,6 +93,12 @@ class ReplicaManagerServiceAsyncStub:
         paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse,
     ]
     """AlterReplicaLogDirs assigns replicas to log directories."""
+
+    RetryLogDir: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
+        paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse,
+    ]
+    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
 
 class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
     """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
@@ -132,5 +144,13 @@ class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.AlterReplicaLogDirsResponse]]:
         """AlterReplicaLogDirs assigns replicas to log directories."""
+
+    @abc.abstractmethod
+    def RetryLogDir(
+        self,
+        request: paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse]]:
+        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
 
 def add_ReplicaManagerServiceServicer_to_server(servicer: ReplicaManagerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -56,6 +56,7 @@ ACCESS_RULES: Final[Mapping[str, AccessRule]] = {
     f"{_REPLICA_MANAGER}UpdateMetadata": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICA_MANAGER}DescribeLogDirs": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICA_MANAGER}AlterReplicaLogDirs": AccessRule(Role.CONTROLLER, _controller_of_stamp),
+    f"{_REPLICA_MANAGER}RetryLogDir": AccessRule(Role.CONTROLLER, _controller_of_stamp),
     f"{_REPLICATION}Fetch": AccessRule(Role.BROKER, _replica_id),
     f"{_REPLICATION}FetchStream": AccessRule(Role.BROKER, _replica_id),
     f"{_REPLICATION}OffsetsForLeaderEpoch": AccessRule(Role.BROKER, _replica_id),

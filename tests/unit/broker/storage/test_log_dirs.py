@@ -1,7 +1,11 @@
 """DescribeLogDirs and AlterReplicaLogDirs at a broker: replicas per directory, and refusals."""
 
+import pytest
+
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.log.directory_loader import BOOT_ID_FILE
+from paceline.log.load_report import UNCLEAN_RESTART
 from paceline.model.errors import (
     InvalidRequestError,
     KafkaStorageError,
@@ -123,3 +127,75 @@ def test_a_report_that_zookeeper_refuses_is_repeated() -> None:
     assert not any(path.startswith(znodes.LOG_DIR_EVENT_NOTIFICATION) for path in cluster.paths())
     cluster.zk(Create(znodes.LOG_DIR_EVENT_NOTIFICATION, None))
     cluster.time.run_until(lambda: any(path.startswith(znodes.LOG_DIR_EVENT_PREFIX) for path in cluster.paths()), 5_000)
+
+
+def retry(cluster: BrokerCluster, path: str) -> Exception | None:
+    answers: list[Exception | None] = []
+    cluster[1].node.retry_log_dir(path, answers.append)
+    cluster.time.run_until(lambda: bool(answers), 1_000)
+    return answers[0]
+
+
+def failed_directory() -> tuple[BrokerCluster, str]:
+    """Broker 1 with two directories; that of TP has failed and holds a record."""
+    cluster = two_directories()
+    broker, path = cluster[1], where(cluster)[TP]
+    broker.produce(b"kept")
+    broker.files.fails = lambda operation, name: name.startswith(path) and operation in ("append", "sync")
+    broker.produce(b"refused")
+    cluster.time.run_for(1_000)
+    assert list(broker.node.replica_manager.hosted.offline) == [TP]
+    return cluster, path
+
+
+def test_a_failed_directory_is_taken_back_without_a_restart() -> None:
+    cluster, path = failed_directory()
+    broker = cluster[1]
+    assert ("forget", path) in broker.files.operations, "its file system can be unmounted and repaired"
+    still = retry(cluster, path)
+    assert isinstance(still, KafkaStorageError) and "injected" in str(still)
+    assert list(broker.node.replica_manager.hosted.offline) == [TP]
+    broker.files.fails = lambda _operation, _name: False
+    assert retry(cluster, path) is None
+    assert broker.logs.live_log_dirs == ["/one", "/two"] and not broker.node.replica_manager.hosted.offline
+    assert not any("probe" in name for name in broker.files.contents)
+    cluster.decide(1, 1, (1,), (1,))
+    assert broker.values() == [b"kept"]
+    assert broker.produce(b"new")[0].failure is None and broker.values() == [b"kept", b"new"]
+    assert broker.produce(b"other", tp=OTHER)[0].failure is None
+    # The directory can fail, and be taken back, once more.
+    broker.files.fails = lambda operation, name: name.startswith(path) and operation == "append"
+    broker.produce(b"refused")
+    cluster.time.run_for(1_000)
+    assert broker.logs.live_log_dirs == [one for one in ("/one", "/two") if one != path]
+    assert path not in broker.files.locked and f"{path}/.lock" not in broker.files.locked
+    broker.files.fails = lambda _operation, _name: False
+    assert retry(cluster, path) is None and broker.logs.live_log_dirs == ["/one", "/two"]
+
+
+def test_only_failed_directories_of_the_broker_are_taken_back() -> None:
+    cluster, path = failed_directory()
+    assert isinstance(retry(cluster, "/elsewhere"), LogDirNotFoundError)
+    assert retry(cluster, "/one" if path == "/two" else "/two") is None
+    cluster[1].files.fails = lambda _operation, _name: False
+    lock = cluster[1].files.lock(f"{path}/.lock")
+    assert lock is not None
+    assert "locked" in str(retry(cluster, path))
+    lock.release()
+    assert retry(cluster, path) is None
+
+
+@pytest.mark.parametrize("damage", ["a changed byte", "a lost batch"])
+def test_a_directory_that_lacks_acknowledged_records_needs_a_restart(damage: str) -> None:
+    """The restart registers as unclean, so that the controller does not elect the replica as the last in-sync one."""
+    cluster, path = failed_directory()
+    files, log = cluster[1].files, cluster[1].log()
+    files.fails = lambda _operation, _name: False
+    for segment in log.segments:
+        if damage == "a changed byte":
+            files.contents[segment.log_path][-1] ^= 1
+        else:
+            files.contents[segment.log_path].clear()
+    assert "restart the broker" in str(retry(cluster, path))
+    assert path not in cluster[1].logs.live_log_dirs and f"{path}/.lock" not in files.locked
+    assert bytes(files.contents[f"{path}/{BOOT_ID_FILE}"]).decode().strip() == UNCLEAN_RESTART

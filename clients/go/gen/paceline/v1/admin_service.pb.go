@@ -3185,6 +3185,117 @@ func (x *LogDirReplica) GetIsFuture() bool {
 	return false
 }
 
+// RetryLogDirRequest names a log directory.
+type RetryLogDirRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker that has the directory.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Path of the log directory, as DescribeLogDirs shows it.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Longest wait in milliseconds; 0 means 30 s. The load of the logs continues after it.
+	TimeoutMs     int32 `protobuf:"varint,3,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryLogDirRequest) Reset() {
+	*x = RetryLogDirRequest{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryLogDirRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryLogDirRequest) ProtoMessage() {}
+
+func (x *RetryLogDirRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryLogDirRequest.ProtoReflect.Descriptor instead.
+func (*RetryLogDirRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RetryLogDirRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *RetryLogDirRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *RetryLogDirRequest) GetTimeoutMs() int32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+// RetryLogDirResponse says whether the directory is online.
+type RetryLogDirResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it is not; absent means that it is online. LOG_DIR_NOT_FOUND: no such directory; KAFKA_STORAGE_ERROR: it still
+	// fails, or only a restart can use it; BROKER_NOT_AVAILABLE: the broker is not live.
+	Error         *LogDirError `protobuf:"bytes,1,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryLogDirResponse) Reset() {
+	*x = RetryLogDirResponse{}
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryLogDirResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryLogDirResponse) ProtoMessage() {}
+
+func (x *RetryLogDirResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryLogDirResponse.ProtoReflect.Descriptor instead.
+func (*RetryLogDirResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *RetryLogDirResponse) GetError() *LogDirError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // AlterReplicaLogDirsRequest assigns replicas to log directories.
 type AlterReplicaLogDirsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3198,7 +3309,7 @@ type AlterReplicaLogDirsRequest struct {
 
 func (x *AlterReplicaLogDirsRequest) Reset() {
 	*x = AlterReplicaLogDirsRequest{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3321,7 @@ func (x *AlterReplicaLogDirsRequest) String() string {
 func (*AlterReplicaLogDirsRequest) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[43]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3334,7 @@ func (x *AlterReplicaLogDirsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirsRequest.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{43}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AlterReplicaLogDirsRequest) GetReplicas() []*ReplicaLogDir {
@@ -3257,7 +3368,7 @@ type ReplicaLogDir struct {
 
 func (x *ReplicaLogDir) Reset() {
 	*x = ReplicaLogDir{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3380,7 @@ func (x *ReplicaLogDir) String() string {
 func (*ReplicaLogDir) ProtoMessage() {}
 
 func (x *ReplicaLogDir) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[44]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3393,7 @@ func (x *ReplicaLogDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaLogDir.ProtoReflect.Descriptor instead.
 func (*ReplicaLogDir) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{44}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReplicaLogDir) GetBrokerId() int32 {
@@ -3324,7 +3435,7 @@ type AlterReplicaLogDirsResponse struct {
 
 func (x *AlterReplicaLogDirsResponse) Reset() {
 	*x = AlterReplicaLogDirsResponse{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3447,7 @@ func (x *AlterReplicaLogDirsResponse) String() string {
 func (*AlterReplicaLogDirsResponse) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[45]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3460,7 @@ func (x *AlterReplicaLogDirsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirsResponse.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{45}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AlterReplicaLogDirsResponse) GetResults() []*AlterReplicaLogDirResult {
@@ -3377,7 +3488,7 @@ type AlterReplicaLogDirResult struct {
 
 func (x *AlterReplicaLogDirResult) Reset() {
 	*x = AlterReplicaLogDirResult{}
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +3500,7 @@ func (x *AlterReplicaLogDirResult) String() string {
 func (*AlterReplicaLogDirResult) ProtoMessage() {}
 
 func (x *AlterReplicaLogDirResult) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_admin_service_proto_msgTypes[46]
+	mi := &file_paceline_v1_admin_service_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3402,7 +3513,7 @@ func (x *AlterReplicaLogDirResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterReplicaLogDirResult.ProtoReflect.Descriptor instead.
 func (*AlterReplicaLogDirResult) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{46}
+	return file_paceline_v1_admin_service_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AlterReplicaLogDirResult) GetBrokerId() int32 {
@@ -3661,7 +3772,15 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12\x1d\n" +
 	"\n" +
 	"offset_lag\x18\x04 \x01(\x03R\toffsetLag\x12\x1b\n" +
-	"\tis_future\x18\x05 \x01(\bR\bisFuture\"s\n" +
+	"\tis_future\x18\x05 \x01(\bR\bisFuture\"d\n" +
+	"\x12RetryLogDirRequest\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\"T\n" +
+	"\x13RetryLogDirResponse\x123\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.paceline.v1.LogDirErrorH\x00R\x05error\x88\x01\x01B\b\n" +
+	"\x06_error\"s\n" +
 	"\x1aAlterReplicaLogDirsRequest\x126\n" +
 	"\breplicas\x18\x01 \x03(\v2\x1a.paceline.v1.ReplicaLogDirR\breplicas\x12\x1d\n" +
 	"\n" +
@@ -3719,7 +3838,7 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x18LOG_DIR_ROOM_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12LOG_DIR_ROOM_ROOMY\x10\x01\x12\x16\n" +
 	"\x12LOG_DIR_ROOM_SHORT\x10\x02\x12\x15\n" +
-	"\x11LOG_DIR_ROOM_FULL\x10\x032\x8c\b\n" +
+	"\x11LOG_DIR_ROOM_FULL\x10\x032\xde\b\n" +
 	"\fAdminService\x12S\n" +
 	"\fCreateTopics\x12 .paceline.v1.CreateTopicsRequest\x1a!.paceline.v1.CreateTopicsResponse\x12S\n" +
 	"\fDeleteTopics\x12 .paceline.v1.DeleteTopicsRequest\x1a!.paceline.v1.DeleteTopicsResponse\x12_\n" +
@@ -3730,7 +3849,8 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x0fDescribeConfigs\x12#.paceline.v1.DescribeConfigsRequest\x1a$.paceline.v1.DescribeConfigsResponse\x12t\n" +
 	"\x17IncrementalAlterConfigs\x12+.paceline.v1.IncrementalAlterConfigsRequest\x1a,.paceline.v1.IncrementalAlterConfigsResponse\x12\\\n" +
 	"\x0fDescribeLogDirs\x12#.paceline.v1.DescribeLogDirsRequest\x1a$.paceline.v1.DescribeLogDirsResponse\x12h\n" +
-	"\x13AlterReplicaLogDirs\x12'.paceline.v1.AlterReplicaLogDirsRequest\x1a(.paceline.v1.AlterReplicaLogDirsResponseB\x81\x01\n" +
+	"\x13AlterReplicaLogDirs\x12'.paceline.v1.AlterReplicaLogDirsRequest\x1a(.paceline.v1.AlterReplicaLogDirsResponse\x12P\n" +
+	"\vRetryLogDir\x12\x1f.paceline.v1.RetryLogDirRequest\x1a .paceline.v1.RetryLogDirResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -3746,7 +3866,7 @@ func file_paceline_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_paceline_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(AwaitedReason)(0),                          // 0: paceline.v1.AwaitedReason
 	(ElectionType)(0),                           // 1: paceline.v1.ElectionType
@@ -3798,33 +3918,35 @@ var file_paceline_v1_admin_service_proto_goTypes = []any{
 	(*LogDir)(nil),                              // 47: paceline.v1.LogDir
 	(*LogDirSpace)(nil),                         // 48: paceline.v1.LogDirSpace
 	(*LogDirReplica)(nil),                       // 49: paceline.v1.LogDirReplica
-	(*AlterReplicaLogDirsRequest)(nil),          // 50: paceline.v1.AlterReplicaLogDirsRequest
-	(*ReplicaLogDir)(nil),                       // 51: paceline.v1.ReplicaLogDir
-	(*AlterReplicaLogDirsResponse)(nil),         // 52: paceline.v1.AlterReplicaLogDirsResponse
-	(*AlterReplicaLogDirResult)(nil),            // 53: paceline.v1.AlterReplicaLogDirResult
-	nil,                                         // 54: paceline.v1.NewTopic.ConfigsEntry
-	(*TopicError)(nil),                          // 55: paceline.v1.TopicError
-	(*PartitionError)(nil),                      // 56: paceline.v1.PartitionError
-	(ErrorCode)(0),                              // 57: paceline.v1.ErrorCode
+	(*RetryLogDirRequest)(nil),                  // 50: paceline.v1.RetryLogDirRequest
+	(*RetryLogDirResponse)(nil),                 // 51: paceline.v1.RetryLogDirResponse
+	(*AlterReplicaLogDirsRequest)(nil),          // 52: paceline.v1.AlterReplicaLogDirsRequest
+	(*ReplicaLogDir)(nil),                       // 53: paceline.v1.ReplicaLogDir
+	(*AlterReplicaLogDirsResponse)(nil),         // 54: paceline.v1.AlterReplicaLogDirsResponse
+	(*AlterReplicaLogDirResult)(nil),            // 55: paceline.v1.AlterReplicaLogDirResult
+	nil,                                         // 56: paceline.v1.NewTopic.ConfigsEntry
+	(*TopicError)(nil),                          // 57: paceline.v1.TopicError
+	(*PartitionError)(nil),                      // 58: paceline.v1.PartitionError
+	(ErrorCode)(0),                              // 59: paceline.v1.ErrorCode
 }
 var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	8,  // 0: paceline.v1.CreateTopicsRequest.topics:type_name -> paceline.v1.NewTopic
 	9,  // 1: paceline.v1.NewTopic.assignments:type_name -> paceline.v1.ReplicaAssignment
-	54, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
+	56, // 2: paceline.v1.NewTopic.configs:type_name -> paceline.v1.NewTopic.ConfigsEntry
 	11, // 3: paceline.v1.CreateTopicsResponse.topics:type_name -> paceline.v1.CreateTopicResult
-	55, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
+	57, // 4: paceline.v1.CreateTopicResult.error:type_name -> paceline.v1.TopicError
 	9,  // 5: paceline.v1.CreateTopicResult.assignments:type_name -> paceline.v1.ReplicaAssignment
 	14, // 6: paceline.v1.DeleteTopicsResponse.topics:type_name -> paceline.v1.DeleteTopicResult
-	55, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
+	57, // 7: paceline.v1.DeleteTopicResult.error:type_name -> paceline.v1.TopicError
 	16, // 8: paceline.v1.CreatePartitionsRequest.topics:type_name -> paceline.v1.NewPartitions
 	9,  // 9: paceline.v1.NewPartitions.assignments:type_name -> paceline.v1.ReplicaAssignment
 	18, // 10: paceline.v1.CreatePartitionsResponse.topics:type_name -> paceline.v1.CreatePartitionsResult
-	55, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
+	57, // 11: paceline.v1.CreatePartitionsResult.error:type_name -> paceline.v1.TopicError
 	9,  // 12: paceline.v1.CreatePartitionsResult.assignments:type_name -> paceline.v1.ReplicaAssignment
 	20, // 13: paceline.v1.AlterPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.PartitionReassignment
 	9,  // 14: paceline.v1.PartitionReassignment.target:type_name -> paceline.v1.ReplicaAssignment
 	22, // 15: paceline.v1.AlterPartitionReassignmentsResponse.partitions:type_name -> paceline.v1.AlterPartitionReassignmentResult
-	56, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
+	58, // 16: paceline.v1.AlterPartitionReassignmentResult.error:type_name -> paceline.v1.PartitionError
 	24, // 17: paceline.v1.ListPartitionReassignmentsRequest.partitions:type_name -> paceline.v1.TopicPartition
 	26, // 18: paceline.v1.ListPartitionReassignmentsResponse.reassignments:type_name -> paceline.v1.OngoingReassignment
 	27, // 19: paceline.v1.OngoingReassignment.waiting_for:type_name -> paceline.v1.AwaitedReplica
@@ -3832,9 +3954,9 @@ var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	1,  // 21: paceline.v1.ElectLeadersRequest.type:type_name -> paceline.v1.ElectionType
 	24, // 22: paceline.v1.ElectLeadersRequest.partitions:type_name -> paceline.v1.TopicPartition
 	30, // 23: paceline.v1.ElectLeadersResponse.partitions:type_name -> paceline.v1.ElectLeaderResult
-	56, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
+	58, // 24: paceline.v1.ElectLeaderResult.error:type_name -> paceline.v1.PartitionError
 	2,  // 25: paceline.v1.ConfigResource.type:type_name -> paceline.v1.ConfigResourceType
-	57, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
+	59, // 26: paceline.v1.ConfigError.code:type_name -> paceline.v1.ErrorCode
 	34, // 27: paceline.v1.DescribeConfigsRequest.resources:type_name -> paceline.v1.DescribeConfigsResource
 	31, // 28: paceline.v1.DescribeConfigsResource.resource:type_name -> paceline.v1.ConfigResource
 	36, // 29: paceline.v1.DescribeConfigsResponse.resources:type_name -> paceline.v1.DescribeConfigsResult
@@ -3850,7 +3972,7 @@ var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	42, // 39: paceline.v1.IncrementalAlterConfigsResponse.resources:type_name -> paceline.v1.AlterConfigsResult
 	31, // 40: paceline.v1.AlterConfigsResult.resource:type_name -> paceline.v1.ConfigResource
 	32, // 41: paceline.v1.AlterConfigsResult.error:type_name -> paceline.v1.ConfigError
-	57, // 42: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
+	59, // 42: paceline.v1.LogDirError.code:type_name -> paceline.v1.ErrorCode
 	24, // 43: paceline.v1.DescribeLogDirsRequest.partitions:type_name -> paceline.v1.TopicPartition
 	46, // 44: paceline.v1.DescribeLogDirsResponse.brokers:type_name -> paceline.v1.BrokerLogDirs
 	43, // 45: paceline.v1.BrokerLogDirs.error:type_name -> paceline.v1.LogDirError
@@ -3859,34 +3981,37 @@ var file_paceline_v1_admin_service_proto_depIdxs = []int32{
 	49, // 48: paceline.v1.LogDir.replicas:type_name -> paceline.v1.LogDirReplica
 	48, // 49: paceline.v1.LogDir.space:type_name -> paceline.v1.LogDirSpace
 	6,  // 50: paceline.v1.LogDirSpace.room:type_name -> paceline.v1.LogDirRoom
-	51, // 51: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
-	53, // 52: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
-	43, // 53: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
-	7,  // 54: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
-	12, // 55: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
-	15, // 56: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
-	19, // 57: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
-	23, // 58: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
-	28, // 59: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
-	33, // 60: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
-	38, // 61: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
-	44, // 62: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
-	50, // 63: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
-	10, // 64: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
-	13, // 65: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
-	17, // 66: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
-	21, // 67: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
-	25, // 68: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
-	29, // 69: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
-	35, // 70: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
-	41, // 71: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
-	45, // 72: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
-	52, // 73: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
-	64, // [64:74] is the sub-list for method output_type
-	54, // [54:64] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	43, // 51: paceline.v1.RetryLogDirResponse.error:type_name -> paceline.v1.LogDirError
+	53, // 52: paceline.v1.AlterReplicaLogDirsRequest.replicas:type_name -> paceline.v1.ReplicaLogDir
+	55, // 53: paceline.v1.AlterReplicaLogDirsResponse.results:type_name -> paceline.v1.AlterReplicaLogDirResult
+	43, // 54: paceline.v1.AlterReplicaLogDirResult.error:type_name -> paceline.v1.LogDirError
+	7,  // 55: paceline.v1.AdminService.CreateTopics:input_type -> paceline.v1.CreateTopicsRequest
+	12, // 56: paceline.v1.AdminService.DeleteTopics:input_type -> paceline.v1.DeleteTopicsRequest
+	15, // 57: paceline.v1.AdminService.CreatePartitions:input_type -> paceline.v1.CreatePartitionsRequest
+	19, // 58: paceline.v1.AdminService.AlterPartitionReassignments:input_type -> paceline.v1.AlterPartitionReassignmentsRequest
+	23, // 59: paceline.v1.AdminService.ListPartitionReassignments:input_type -> paceline.v1.ListPartitionReassignmentsRequest
+	28, // 60: paceline.v1.AdminService.ElectLeaders:input_type -> paceline.v1.ElectLeadersRequest
+	33, // 61: paceline.v1.AdminService.DescribeConfigs:input_type -> paceline.v1.DescribeConfigsRequest
+	38, // 62: paceline.v1.AdminService.IncrementalAlterConfigs:input_type -> paceline.v1.IncrementalAlterConfigsRequest
+	44, // 63: paceline.v1.AdminService.DescribeLogDirs:input_type -> paceline.v1.DescribeLogDirsRequest
+	52, // 64: paceline.v1.AdminService.AlterReplicaLogDirs:input_type -> paceline.v1.AlterReplicaLogDirsRequest
+	50, // 65: paceline.v1.AdminService.RetryLogDir:input_type -> paceline.v1.RetryLogDirRequest
+	10, // 66: paceline.v1.AdminService.CreateTopics:output_type -> paceline.v1.CreateTopicsResponse
+	13, // 67: paceline.v1.AdminService.DeleteTopics:output_type -> paceline.v1.DeleteTopicsResponse
+	17, // 68: paceline.v1.AdminService.CreatePartitions:output_type -> paceline.v1.CreatePartitionsResponse
+	21, // 69: paceline.v1.AdminService.AlterPartitionReassignments:output_type -> paceline.v1.AlterPartitionReassignmentsResponse
+	25, // 70: paceline.v1.AdminService.ListPartitionReassignments:output_type -> paceline.v1.ListPartitionReassignmentsResponse
+	29, // 71: paceline.v1.AdminService.ElectLeaders:output_type -> paceline.v1.ElectLeadersResponse
+	35, // 72: paceline.v1.AdminService.DescribeConfigs:output_type -> paceline.v1.DescribeConfigsResponse
+	41, // 73: paceline.v1.AdminService.IncrementalAlterConfigs:output_type -> paceline.v1.IncrementalAlterConfigsResponse
+	45, // 74: paceline.v1.AdminService.DescribeLogDirs:output_type -> paceline.v1.DescribeLogDirsResponse
+	54, // 75: paceline.v1.AdminService.AlterReplicaLogDirs:output_type -> paceline.v1.AlterReplicaLogDirsResponse
+	51, // 76: paceline.v1.AdminService.RetryLogDir:output_type -> paceline.v1.RetryLogDirResponse
+	66, // [66:77] is the sub-list for method output_type
+	55, // [55:66] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_admin_service_proto_init() }
@@ -3908,14 +4033,15 @@ func file_paceline_v1_admin_service_proto_init() {
 	file_paceline_v1_admin_service_proto_msgTypes[35].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[39].OneofWrappers = []any{}
 	file_paceline_v1_admin_service_proto_msgTypes[40].OneofWrappers = []any{}
-	file_paceline_v1_admin_service_proto_msgTypes[46].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[44].OneofWrappers = []any{}
+	file_paceline_v1_admin_service_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_admin_service_proto_rawDesc), len(file_paceline_v1_admin_service_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	AdminService_IncrementalAlterConfigs_FullMethodName     = "/paceline.v1.AdminService/IncrementalAlterConfigs"
 	AdminService_DescribeLogDirs_FullMethodName             = "/paceline.v1.AdminService/DescribeLogDirs"
 	AdminService_AlterReplicaLogDirs_FullMethodName         = "/paceline.v1.AdminService/AlterReplicaLogDirs"
+	AdminService_RetryLogDir_FullMethodName                 = "/paceline.v1.AdminService/RetryLogDir"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -74,6 +75,9 @@ type AdminServiceClient interface {
 	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
 	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
 	AlterReplicaLogDirs(ctx context.Context, in *AlterReplicaLogDirsRequest, opts ...grpc.CallOption) (*AlterReplicaLogDirsResponse, error)
+	// RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+	// controller then gives its replicas their roles. A directory that is online stays.
+	RetryLogDir(ctx context.Context, in *RetryLogDirRequest, opts ...grpc.CallOption) (*RetryLogDirResponse, error)
 }
 
 type adminServiceClient struct {
@@ -184,6 +188,16 @@ func (c *adminServiceClient) AlterReplicaLogDirs(ctx context.Context, in *AlterR
 	return out, nil
 }
 
+func (c *adminServiceClient) RetryLogDir(ctx context.Context, in *RetryLogDirRequest, opts ...grpc.CallOption) (*RetryLogDirResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryLogDirResponse)
+	err := c.cc.Invoke(ctx, AdminService_RetryLogDir_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -225,6 +239,9 @@ type AdminServiceServer interface {
 	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
 	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
 	AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error)
+	// RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+	// controller then gives its replicas their roles. A directory that is online stays.
+	RetryLogDir(context.Context, *RetryLogDirRequest) (*RetryLogDirResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -264,6 +281,9 @@ func (UnimplementedAdminServiceServer) DescribeLogDirs(context.Context, *Describ
 }
 func (UnimplementedAdminServiceServer) AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AlterReplicaLogDirs not implemented")
+}
+func (UnimplementedAdminServiceServer) RetryLogDir(context.Context, *RetryLogDirRequest) (*RetryLogDirResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryLogDir not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -466,6 +486,24 @@ func _AdminService_AlterReplicaLogDirs_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RetryLogDir_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryLogDirRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RetryLogDir(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RetryLogDir_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RetryLogDir(ctx, req.(*RetryLogDirRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -512,6 +550,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AlterReplicaLogDirs",
 			Handler:    _AdminService_AlterReplicaLogDirs_Handler,
+		},
+		{
+			MethodName: "RetryLogDir",
+			Handler:    _AdminService_RetryLogDir_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
