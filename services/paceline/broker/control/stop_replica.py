@@ -63,7 +63,8 @@ class StopReplicaHandler:
         """Return an error if the replica may not be stopped: it is Offline, or it has a later leader epoch."""
         manager = self._manager
         damaged_logs = manager.storage.damaged_logs
-        gone_with_log = state.delete_partition and damaged_logs.is_offline(state.topic_partition)
+        # A damaged log is deleted, and a log that could not be created on a full disk does not exist.
+        gone_with_log = state.delete_partition and manager.storage.is_reachable(state.topic_partition)
         if state.topic_partition in manager.hosted.offline and not gone_with_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH):
@@ -81,6 +82,7 @@ class StopReplicaHandler:
             manager.hosted.emit(StateChangeKind.REPLICA_DELETED, partition)
             partition.retire()
         manager.storage.damaged_logs.forget(topic_partition)
+        manager.hosted.end_offline(topic_partition)
         if log is None:
             # The log may be in an offline directory, from which it cannot be deleted now.
             some_offline = len(manager.logs.live_log_dirs) < len(manager.logs.log_dirs)

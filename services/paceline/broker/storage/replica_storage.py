@@ -4,6 +4,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.storage.damaged_logs import DamagedLogs
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
+from paceline.model.identifiers import TopicPartition
 
 
 class ReplicaStorage:
@@ -44,18 +45,18 @@ class ReplicaStorage:
 
     def readmit(self) -> None:
         """Let Offline partitions be hosted again if their log can be used or created; the controller gives roles."""
-        hosted, logs = self._hosted, self._logs
-        all_online = len(logs.live_log_dirs) == len(logs.log_dirs)
-        found = []
-        for topic_partition in hosted.offline:
-            log = logs.get(topic_partition)
-            can_be_used = all_online if log is None else not log.directory.is_offline
-            if can_be_used and not self.damaged_logs.is_offline(topic_partition):
-                found.append(topic_partition)
+        found = [
+            one for one in self._hosted.offline if self.is_reachable(one) and not self.damaged_logs.is_offline(one)
+        ]
         for topic_partition in found:
-            hosted.end_offline(topic_partition)
+            self._hosted.end_offline(topic_partition)
         if found:
-            hosted.listener.replicas_changed()
+            self._hosted.listener.replicas_changed()
+
+    def is_reachable(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log of a partition is in an online directory, or certainly does not exist."""
+        log, logs = self._logs.get(topic_partition), self._logs
+        return len(logs.live_log_dirs) == len(logs.log_dirs) if log is None else not log.directory.is_offline
 
     def make_log_starts_durable(self) -> None:
         """Persist changed log start offsets before a response reports deleted records."""

@@ -12,6 +12,7 @@ from paceline.log.directory_space import Room
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import EPOCH_DURING_DELETE
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster, BrokerUnderTest
 from tests.unit.broker.isr_cluster import LAG_MAX_MS, leader, make
@@ -229,7 +230,8 @@ def test_free_bytes_and_limits_are_listed_and_measured() -> None:
     assert rows["log_directory_room"] == {("/data",): 2}
 
 
-def test_a_replica_whose_log_could_not_be_created_is_readmitted_when_there_is_room() -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_replica_whose_log_could_not_be_created_is_readmitted_or_deleted(is_deleted: bool) -> None:
     cluster = BrokerCluster((1,))
     broker = cluster[1]
 
@@ -243,6 +245,11 @@ def test_a_replica_whose_log_could_not_be_created_is_readmitted_when_there_is_ro
     assert answer.partition_errors[TP] is ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.logs.live_log_dirs == ["/data"] and TP in broker.node.replica_manager.hosted.offline
     broker.files.fails = lambda _operation, _path: False
+    if is_deleted:
+        answer = cluster.stop_replica(1, EPOCH_DURING_DELETE, delete=True)
+        assert answer.partition_errors[TP] is ErrorCode.NONE
+        assert TP not in broker.node.replica_manager.hosted.offline
+        return
     before = len(list_events(cluster))
     cluster.time.run_for(12_000)
     assert TP not in broker.node.replica_manager.hosted.offline
