@@ -532,7 +532,11 @@ class LogManager:
             if directory.load_completed and not directory.is_offline:
                 try:
                     self._stop_directory(directory)
-                except (OSError, KafkaStorageError) as error:
+                except OSError as error:
+                    directory.error_of(error, "clean stop")
+                except LogDirFullError:
+                    continue  # without the marker the next load recovers the logs
+                except KafkaStorageError as error:
                     directory.fail(error)
         for lock in self._locks.values():
             lock.release()

@@ -259,3 +259,18 @@ def test_checkpoints_without_room_keep_the_directory_online() -> None:
     files.limit_bytes = None
     logs.checkpoint_log_start_offsets()
     assert log.directory.log_starts_durable
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, ".snapshot"])
+def test_a_stop_without_room_is_unclean_but_no_failure_of_the_directory(name: str) -> None:
+    files = MemoryFiles()
+    failed: list[str] = []
+    logs = LogManager(files, [ROOT], SMALL, on_dir_failure=lambda path, _: failed.append(path), boot_id="boot")
+    logs.load(NOW_MS)
+    log = logs.get_or_create(TP, None, True)
+    log.append_as_leader(batch(b"a"), 0, NOW_MS)
+    no_room(files, lambda operation, path: operation == "create" and name in path)
+    logs.shutdown()
+    assert failed == [] and f"{ROOT}/.kafka_cleanshutdown" not in files.contents
+    again = manager(files, SMALL)[0].get(TP)
+    assert again is not None and values(again) == [b"a"]
