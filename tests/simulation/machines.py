@@ -13,6 +13,7 @@ from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.interface import Request, SessionEvent, SessionState
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.directory_names import directory_name
 from paceline.model.control import Endpoint
 from paceline.model.errors import KafkaStorageError
@@ -475,7 +476,9 @@ class BrokerMachine:
             if self.life is not life:
                 return
             self.cluster.note(self.name, "has stopped")
-            self._is_clean = not self.has_lost_a_directory
+            markers = (f"{path}/{CLEAN_SHUTDOWN_MARKER}" for path in life.logs.log_dirs)
+            has_room = self.disk.capacity_bytes is None or all(map(self.disk.exists, markers))
+            self._is_clean = has_room and not self.has_lost_a_directory
             self.life = None
             # The request that ends the ZooKeeper session is in flight; end the process a moment later.
             life.scheduler.call_later(20, life.end)

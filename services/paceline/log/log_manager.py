@@ -548,11 +548,8 @@ class LogManager:
             log.close()
         self._checkpoints.write_all(directory)
         directory.check_online()
-        marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
-        self._files.create(marker)
-        self._files.append(marker, encode_segments(logs))
-        self._files.sync(marker)
-        self._files.sync_directory(directory.path)
+        # An empty marker of a disk that became full would hide the loss of a segment.
+        write_atomically(self._files, join(directory.path, CLEAN_SHUTDOWN_MARKER), encode_segments(logs))
 
     def _directory_failed(self, log_dir: str, error: Exception) -> None:
         lock = self._locks.pop(log_dir, None)

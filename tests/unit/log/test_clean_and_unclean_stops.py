@@ -49,8 +49,8 @@ def test_the_clean_shutdown_marker_is_written_last_and_removed_first() -> None:
     files.operations.clear()
     found.shutdown()
     changes = [path for operation, path in files.operations if operation in {"append", "create", "rename", "truncate"}]
-    assert changes[-1] == f"{ROOT}/.kafka_cleanshutdown"
-    assert files.synced[-1] == f"{ROOT}/.kafka_cleanshutdown"
+    assert changes[-1] == f"{ROOT}/.kafka_cleanshutdown.tmp", "the last change is its rename"
+    assert files.synced[-1] == f"{ROOT}/.kafka_cleanshutdown.tmp"
     files.operations.clear()
     manager(files, SMALL)
     removed = files.operations.index(("rename", f"{ROOT}/.kafka_cleanshutdown"))

@@ -261,7 +261,7 @@ def test_checkpoints_without_room_keep_the_directory_online() -> None:
     assert log.directory.log_starts_durable
 
 
-@pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, ".snapshot"])
+@pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, ".snapshot", ".kafka_cleanshutdown"])
 def test_a_stop_without_room_is_unclean_but_no_failure_of_the_directory(name: str) -> None:
     files = MemoryFiles()
     failed: list[str] = []
@@ -269,7 +269,7 @@ def test_a_stop_without_room_is_unclean_but_no_failure_of_the_directory(name: st
     logs.load(NOW_MS)
     log = logs.get_or_create(TP, None, True)
     log.append_as_leader(batch(b"a"), 0, NOW_MS)
-    no_room(files, lambda operation, path: operation == "create" and name in path)
+    no_room(files, lambda operation, path: operation == "append" and name in path)
     logs.shutdown()
     assert failed == [] and f"{ROOT}/.kafka_cleanshutdown" not in files.contents
     again = manager(files, SMALL)[0].get(TP)
