@@ -61,7 +61,8 @@ pub(crate) fn options_of(code: super::v1::ErrorCode) -> (bool, bool, bool) {
         | ErrorCode::InvalidFetchSessionEpoch
         | ErrorCode::UnknownLeaderEpoch
         | ErrorCode::OffsetNotAvailable
-        | ErrorCode::Throttled => (true, true, false),
+        | ErrorCode::Throttled
+        | ErrorCode::LogDirFull => (true, true, false),
         ErrorCode::LeaderNotAvailable
         | ErrorCode::BrokerNotAvailable
         | ErrorCode::ReplicaNotAvailable

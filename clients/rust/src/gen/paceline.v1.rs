@@ -189,6 +189,9 @@ pub enum ErrorCode {
     ShuttingDown = 1001,
     /// The server's limit for requests in flight is reached.
     Throttled = 1002,
+    /// The disk of a log directory has less free space than the broker requires, or none. Nothing was appended. The broker
+    /// accepts appends again by itself when there is room.
+    LogDirFull = 1003,
 }
 impl ErrorCode {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -268,6 +271,7 @@ impl ErrorCode {
             Self::UnknownServerError => "ERROR_CODE_UNKNOWN_SERVER_ERROR",
             Self::ShuttingDown => "ERROR_CODE_SHUTTING_DOWN",
             Self::Throttled => "ERROR_CODE_THROTTLED",
+            Self::LogDirFull => "ERROR_CODE_LOG_DIR_FULL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -366,6 +370,7 @@ impl ErrorCode {
             "ERROR_CODE_UNKNOWN_SERVER_ERROR" => Some(Self::UnknownServerError),
             "ERROR_CODE_SHUTTING_DOWN" => Some(Self::ShuttingDown),
             "ERROR_CODE_THROTTLED" => Some(Self::Throttled),
+            "ERROR_CODE_LOG_DIR_FULL" => Some(Self::LogDirFull),
             _ => None,
         }
     }
@@ -890,6 +895,28 @@ pub struct LogDir {
     /// Replicas in the directory, by topic and partition.
     #[prost(message, repeated, tag = "3")]
     pub replicas: ::prost::alloc::vec::Vec<LogDirReplica>,
+    /// Free space of its disk; absent when the broker could not measure it, and from older brokers.
+    #[prost(message, optional, tag = "4")]
+    pub space: ::core::option::Option<LogDirSpace>,
+}
+/// LogDirSpace is the space of the disk that holds a log directory, when the broker last measured it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogDirSpace {
+    /// Bytes that the broker may still write.
+    #[prost(int64, tag = "1")]
+    pub free_bytes: i64,
+    /// Size of the file system in bytes.
+    #[prost(int64, tag = "2")]
+    pub total_bytes: i64,
+    /// Produce requests are refused below so many free bytes, see log.dir.min.free.bytes.
+    #[prost(int64, tag = "3")]
+    pub min_free_bytes: i64,
+    /// Followers pause below so many free bytes, which are kept for checkpoints, retention and compaction.
+    #[prost(int64, tag = "4")]
+    pub reserve_bytes: i64,
+    /// The room at present.
+    #[prost(enumeration = "LogDirRoom", tag = "5")]
+    pub room: i32,
 }
 /// LogDirReplica is one replica in a log directory.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -909,6 +936,27 @@ pub struct LogDirReplica {
     /// Whether the replica is a copy for a move between directories of this broker; always false in this version.
     #[prost(bool, tag = "5")]
     pub is_future: bool,
+}
+/// RetryLogDirRequest names a log directory.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryLogDirRequest {
+    /// Broker that has the directory.
+    #[prost(int32, tag = "1")]
+    pub broker_id: i32,
+    /// Path of the log directory, as DescribeLogDirs shows it.
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+    /// Longest wait in milliseconds; 0 means 30 s. The load of the logs continues after it.
+    #[prost(int32, tag = "3")]
+    pub timeout_ms: i32,
+}
+/// RetryLogDirResponse says whether the directory is online.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryLogDirResponse {
+    /// Why it is not; absent means that it is online. LOG_DIR_NOT_FOUND: no such directory; KAFKA_STORAGE_ERROR: it still
+    /// fails, or only a restart can use it; BROKER_NOT_AVAILABLE: the broker is not live.
+    #[prost(message, optional, tag = "1")]
+    pub error: ::core::option::Option<LogDirError>,
 }
 /// AlterReplicaLogDirsRequest assigns replicas to log directories.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1195,6 +1243,43 @@ impl ConfigOperation {
             "CONFIG_OPERATION_DELETE" => Some(Self::Delete),
             "CONFIG_OPERATION_APPEND" => Some(Self::Append),
             "CONFIG_OPERATION_SUBTRACT" => Some(Self::Subtract),
+            _ => None,
+        }
+    }
+}
+/// LogDirRoom says for which appends the disk of a log directory has room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LogDirRoom {
+    /// Not given.
+    Unspecified = 0,
+    /// For all.
+    Roomy = 1,
+    /// Only for copies of a leader's records: produce requests get LOG_DIR_FULL.
+    Short = 2,
+    /// For none: followers pause, too.
+    Full = 3,
+}
+impl LogDirRoom {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LOG_DIR_ROOM_UNSPECIFIED",
+            Self::Roomy => "LOG_DIR_ROOM_ROOMY",
+            Self::Short => "LOG_DIR_ROOM_SHORT",
+            Self::Full => "LOG_DIR_ROOM_FULL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LOG_DIR_ROOM_UNSPECIFIED" => Some(Self::Unspecified),
+            "LOG_DIR_ROOM_ROOMY" => Some(Self::Roomy),
+            "LOG_DIR_ROOM_SHORT" => Some(Self::Short),
+            "LOG_DIR_ROOM_FULL" => Some(Self::Full),
             _ => None,
         }
     }
@@ -1562,6 +1647,32 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
+        /// controller then gives its replicas their roles. A directory that is online stays.
+        pub async fn retry_log_dir(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RetryLogDirRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RetryLogDirResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/paceline.v1.AdminService/RetryLogDir",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("paceline.v1.AdminService", "RetryLogDir"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// ReplicaOffsets are the offsets of one replica at the time of an event; end offsets are exclusive.
@@ -1814,7 +1925,7 @@ pub struct ClusterEvent {
     /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[prost(
         oneof = "cluster_event::Event",
-        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134"
+        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135, 136"
     )]
     pub event: ::core::option::Option<cluster_event::Event>,
 }
@@ -1927,6 +2038,12 @@ pub mod cluster_event {
         /// A broker answered a controller's request about a partition that a watcher names.
         #[prost(message, tag = "134")]
         ControlRequest(super::ControlRequestEvent),
+        /// The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused.
+        #[prost(message, tag = "135")]
+        LogDirShort(super::LogDirEvent),
+        /// The disk of a log directory has enough free space again.
+        #[prost(message, tag = "136")]
+        LogDirRoomy(super::LogDirEvent),
     }
 }
 /// ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -2006,6 +2123,10 @@ pub enum ClusterEventKind {
     /// A broker answered a controller's request about a partition. Brokers report this only while a watcher names the
     /// partition in EventFilter.partitions.
     ControlRequest = 34,
+    /// The disk of a log directory has less free space than log.dir.min.free.bytes: produce requests are refused.
+    LogDirShort = 35,
+    /// The disk of a log directory has enough free space again.
+    LogDirRoomy = 36,
 }
 impl ClusterEventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2049,6 +2170,8 @@ impl ClusterEventKind {
             Self::BrokerConfigured => "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
             Self::LeaderUnreachable => "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
             Self::ControlRequest => "CLUSTER_EVENT_KIND_CONTROL_REQUEST",
+            Self::LogDirShort => "CLUSTER_EVENT_KIND_LOG_DIR_SHORT",
+            Self::LogDirRoomy => "CLUSTER_EVENT_KIND_LOG_DIR_ROOMY",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2089,6 +2212,8 @@ impl ClusterEventKind {
             "CLUSTER_EVENT_KIND_BROKER_CONFIGURED" => Some(Self::BrokerConfigured),
             "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE" => Some(Self::LeaderUnreachable),
             "CLUSTER_EVENT_KIND_CONTROL_REQUEST" => Some(Self::ControlRequest),
+            "CLUSTER_EVENT_KIND_LOG_DIR_SHORT" => Some(Self::LogDirShort),
+            "CLUSTER_EVENT_KIND_LOG_DIR_ROOMY" => Some(Self::LogDirRoomy),
             _ => None,
         }
     }
