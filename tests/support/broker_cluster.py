@@ -376,7 +376,7 @@ class BrokerCluster:
         session_id = old.zookeeper.session_id
         old.crash()
         self.server.expire(session_id)
-        broker = self.boot(broker_id, None if wipe else old.files)
+        broker = self.boot(broker_id, None if wipe else old.files, old.logs.log_dirs)
         self.time.run_until(lambda: broker.node.ready, 10_000)
         return broker
 

@@ -1,4 +1,4 @@
-"""Calls of `Admin` on log directories: list them with their replicas, and assign replicas to them."""
+"""Calls of `Admin` on log directories: list them with their replicas, and move replicas between them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class ReplicaOnDisk:
     topic_partition: TopicPartition
     size_bytes: int
     offset_lag: int
-    """Records below the leader's last known high watermark that this replica lacks."""
+    """Records below the leader's last known high watermark that this replica lacks; of a copy, those that it lacks."""
     is_future: bool = False
     """Whether the replica is a copy for a move between directories of this broker."""
 
@@ -64,7 +64,7 @@ class BrokerLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDirResult:
-    """Result for one replica; ``error`` is None when it is in the requested directory."""
+    """Result for one replica; ``error`` is None when it is in the requested directory, or moves there."""
 
     broker_id: int
     topic_partition: TopicPartition
@@ -129,7 +129,10 @@ class LogDirAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[ReplicaLogDirResult]:
-        """Assign replicas to log directories; brokers of this version cannot move a replica between directories.
+        """Move replicas to log directories of their brokers; the brokers copy after the answer.
+
+        `describe_log_dirs` shows the copy until it replaces the replica. Another directory replaces the target of a
+        move, and the present directory cancels it.
 
         Args:
             log_dirs: path per ``(topic, partition, broker)``.
@@ -138,8 +141,7 @@ class LogDirAdmin(AdminConnection):
 
         Raises:
             LogDirNotFoundError: the broker has no such directory.
-            ReplicaNotAvailableError: the broker has no such replica.
-            PolicyViolationError: the replica is in another directory and would have to be moved.
+            ReplicaNotAvailableError: the broker has no such replica; it will create the replica in that directory.
             KafkaStorageError: the directory has failed.
             BrokerNotAvailableError: the broker is not live.
         """

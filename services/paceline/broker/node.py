@@ -143,10 +143,10 @@ class BrokerNode:
             on_state_change,
             self,
         )
-        self.replica_manager = manager = ReplicaManager(hosted, log_manager, transport, rng)
+        self._flusher = LogFlusher(log_manager, hosted, background)
+        self.replica_manager = manager = ReplicaManager(hosted, log_manager, transport, rng, self._flusher)
         self._isr_writer = hosted.isr_updates.writer
         self._isr_notifier = IsrNotifier(hosted, self._zookeeper)
-        self._flusher = LogFlusher(log_manager, hosted, background)
         self._retention = LogRetention(hosted, manager.storage)
         self._disk_space = DiskSpaceWatch(
             log_manager, hosted, self._retention, manager.storage, self._log_dir_room_changed
@@ -412,8 +412,9 @@ class BrokerNode:
                 self.groups.become_follower(index)
 
     def partition_left(self, topic_partition: TopicPartition) -> None:
-        """Stop fetching a partition that this broker no longer has, and drop its groups."""
+        """Stop fetching and moving a partition that this broker no longer has, and drop its groups."""
         self.replica_manager.fetchers.stop((topic_partition,))
+        self.replica_manager.moves.stop((topic_partition,))
         self.leadership_changed((), (topic_partition,))
 
     def partitions_deleted(self, topic_partitions: Sequence[TopicPartition]) -> None:
@@ -535,8 +536,9 @@ class BrokerNode:
         return describe_log_dirs(self._logs, self.replica_manager.fetchers, wanted)
 
     def alter_replica_log_dirs(self, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
-        """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
-        return alter_replica_log_dirs(self._logs, self.replica_manager.hosted, requested)
+        """Move replicas to log directories; return the reason of the refusal for each replica, None for a move."""
+        manager = self.replica_manager
+        return alter_replica_log_dirs(self._logs, manager.hosted, manager.storage, manager.moves, requested)
 
     def retry_log_dir(self, log_dir: str, reply: Callable[[Exception | None], None]) -> None:
         """Take an offline directory back; reply when its logs are loaded, or with the error."""

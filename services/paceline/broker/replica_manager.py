@@ -8,6 +8,7 @@ scheduler, one at a time; there are no locks. Source: docs/protocol/replication.
 import random
 from typing import Final
 
+from paceline.broker.fetcher.alter_log_dirs import AlterLogDirsManager
 from paceline.broker.fetcher.fetcher_manager import FetcherManager
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.hosted_partitions import HostedPartitions
@@ -17,6 +18,7 @@ from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.broker.storage.high_watermark_checkpoint import HighWatermarkCheckpoint
+from paceline.broker.storage.log_flusher import LogFlusher
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.log_manager import LogManager
 from paceline.model.scheduler import Cancellable
@@ -29,7 +31,12 @@ class ReplicaManager:
     """Handles requests for the hosted partitions."""
 
     def __init__(
-        self, hosted: HostedPartitions, logs: LogManager, transport: BrokerTransport, rng: random.Random
+        self,
+        hosted: HostedPartitions,
+        logs: LogManager,
+        transport: BrokerTransport,
+        rng: random.Random,
+        flusher: LogFlusher,
     ) -> None:
         """Create the manager; ``transport`` calls leaders, ``rng`` draws session ids."""
         self.hosted = hosted
@@ -38,6 +45,7 @@ class ReplicaManager:
         self.storage = ReplicaStorage(logs, hosted)
         self.checkpoint = HighWatermarkCheckpoint(logs, hosted, self.storage)
         self.fetchers = FetcherManager(transport, hosted, self.storage)
+        self.moves = AlterLogDirsManager(logs, hosted, self.storage, flusher)
         coalescer = AppendCoalescer(hosted.scheduler)
         self.fetches = FetchHandler(hosted, self.storage, self.fetchers, coalescer, rng)
         self.proofs = ProofWaits(hosted, self.fetches)
@@ -45,6 +53,11 @@ class ReplicaManager:
         self._isr_check: Cancellable | None = None
 
     def start(self) -> None:
+        """Delete the logs that the last process left for deletion, and check the ISRs periodically."""
+        self.storage.purge_after(0)  # no read of the last process is in progress
+        self._check_isrs_later()
+
+    def _check_isrs_later(self) -> None:
         """Check the ISRs twice per ``replica.lag.time.max.ms``.
 
         Therefore a follower that stops fetching leaves the ISR after 1.0 to 1.5 times that time.
@@ -56,7 +69,7 @@ class ReplicaManager:
     def _check_isrs(self) -> None:
         if self.hosted.stopped:
             return
-        self.start()
+        self._check_isrs_later()
         self.fetches.sessions.close_silent(self.hosted.now_ms())
         self.storage.damaged_logs.retry_pending()
         self._check_slice(self.hosted.led())
@@ -77,6 +90,7 @@ class ReplicaManager:
         hosted = self.hosted
         hosted.stopped = self.shutting_down = True
         self.fetchers.close()
+        self.moves.close()
         self.checkpoint.stop()
         if self._isr_check is not None:
             self._isr_check.cancel()

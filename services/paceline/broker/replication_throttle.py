@@ -1,5 +1,6 @@
 """`ReplicationQuotas`: rate limits for copying throttled replicas, at their leader and at their follower (KIP-73).
 
+A third limit is for replicas that move between the log directories of the broker (KIP-113).
 Source: docs/protocol/replication.md#replication-throttling.
 """
 
@@ -11,18 +12,21 @@ from paceline.replication.replication_quota import ReplicationQuota
 
 
 class ReplicationQuotas:
-    """The two quotas of a broker. Rates are broker settings, the throttled replicas are topic settings."""
+    """The quotas of a broker. Rates are broker settings, the throttled replicas are topic settings."""
 
     def __init__(self, config: BrokerConfig) -> None:
         sample_ms = config.replication_quota_window_size_seconds * 1_000
         self._broker_id = config.broker_id
         self.leader = ReplicationQuota(config.replication_quota_window_num, sample_ms)
         self.follower = ReplicationQuota(config.replication_quota_window_num, sample_ms)
+        self.alter_log_dirs = ReplicationQuota(config.replication_quota_window_num, sample_ms)
+        self.alter_log_dirs.limit = BrokerDynamicConfig().alter_log_dirs_rate
 
     def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
         """Set the rates; a fetch that waits for its quota checks the quota again periodically."""
         self.leader.limit = config.leader_throttled_rate
         self.follower.limit = config.follower_throttled_rate
+        self.alter_log_dirs.limit = config.alter_log_dirs_rate
 
     def apply_topic_config(self, topic: str, config: LogConfig) -> None:
         """Throttle the replicas listed in the topic's settings."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS
+from paceline.model.broker_dynamic_config import REPLICATION_RATES
 from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.model.throttled_replicas import ALL_REPLICAS
 
@@ -64,7 +64,7 @@ def set_throttle(admin: "Admin", throttle: Throttle, bytes_per_second: int) -> N
             changes[topic] = mine
     if changes:
         admin.alter_configs(changes)
-    rate = {key: str(bytes_per_second) for key in BROKER_DYNAMIC_KEYS}
+    rate = {key: str(bytes_per_second) for key in REPLICATION_RATES}
     admin.alter_broker_configs(dict.fromkeys(throttle.brokers, rate))
 
 
@@ -78,7 +78,7 @@ def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int])
         admin.alter_configs({topic: dict.fromkeys(LISTS) for topic in listed})
     slowed = throttled_brokers(admin, brokers)
     if slowed:
-        admin.alter_broker_configs({broker: dict.fromkeys(BROKER_DYNAMIC_KEYS) for broker in slowed})
+        admin.alter_broker_configs({broker: dict.fromkeys(REPLICATION_RATES) for broker in slowed})
     said = [f"brokers {', '.join(map(str, slowed))}"] if slowed else []
     said += [f"topics {', '.join(listed)}"] if listed else []
     return " and ".join(said) or None
@@ -89,7 +89,7 @@ def throttled_brokers(admin: "Admin", also: Iterable[int] = ()) -> dict[int, int
     wanted = sorted({*(broker.broker_id for broker in admin.describe_cluster().brokers), *also})
     found = {}
     for broker, entries in admin.describe_broker_configs(wanted).items():
-        own = [int(entry.value) for entry in entries if entry.source == "broker"]
+        own = [int(entry.value) for entry in entries if entry.source == "broker" and entry.key in REPLICATION_RATES]
         if own and broker is not None:
             found[broker] = min(own)
     return found

@@ -5,6 +5,7 @@ Source: docs/protocol/log-format.md#log-directory-names, #clean-shutdown-marker 
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
@@ -18,8 +19,16 @@ from paceline.log.checkpoint import (
     read_offsets,
 )
 from paceline.log.damage_file import GAP, NO_TOPIC_ID, TRUNCATED, read_known_damage, write_known_damage
-from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
+from paceline.log.directory_names import (
+    DELETED,
+    free_path,
+    is_being_deleted,
+    is_set_aside,
+    parse_directory_name,
+    parse_future_name,
+)
 from paceline.log.files import FileKind, Files, is_no_room, join, read_all, write_atomically
+from paceline.log.future_logs import origin_of
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
@@ -63,6 +72,8 @@ class DirectoryLoader:
         """The loaded logs of all directories; a partition may have a current log in one directory only."""
         self.deleted: list[tuple[LogDirectory, str]] = []
         """Directories of deleted logs whose files still exist."""
+        self.futures: list[tuple[PartitionLog, DirectoryReport]] = []
+        """The future logs, also of partitions without a current log, with the report of their directory."""
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept until an operator has examined them."""
         self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
@@ -101,8 +112,9 @@ class DirectoryLoader:
         log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(directory, HIGH_WATERMARK_CHECKPOINT, report)
         first_dirty = self._read_checkpoint(directory, CLEANER_CHECKPOINT, report)
+        power_lost = report.stored_boot_id not in (None, self._boot_id)
         for name, tp in self._partition_names(directory, report):
-            if tp in self.logs:
+            if tp in self.logs and not self._is_move(self.logs[tp], directory, join(directory.path, name)):
                 raise KafkaStorageError(
                     f"{tp} is in {self.logs[tp].directory.path} and in {directory.path}: its replica was re-created "
                     "while one of these directories was offline. Remove its log from the directory that was offline, "
@@ -110,7 +122,6 @@ class DirectoryLoader:
                 )
             config = settings(tp.topic)
             log = self._open(directory, name, tp, report, config or self._default_config)
-            power_lost = report.stored_boot_id not in (None, self._boot_id)
             loaded = load_log(
                 self._files,
                 log,
@@ -141,13 +152,70 @@ class DirectoryLoader:
                 )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
                 found[NO_TOPIC_ID] = f"the topic id is missing from {log.path}"
+            if self._is_superseded(tp, log):
+                continue
             self._keep_damage(tp, log.path, found)
             self.logs[tp] = log
+        for name, tp in self._future_names(directory):
+            config = settings(tp.topic) or self._default_config
+            future = self._open(directory, name, tp, report, config)
+            loaded = load_log(
+                self._files,
+                future,
+                clean=report.clean_shutdown,
+                recovery_point=recovery_points.get(tp),
+                log_start_offset=log_starts.get(tp),
+                power_lost=power_lost,
+                may_have_gaps=True,
+            )
+            future.checkpointed_recovery_point = recovery_points.get(tp)
+            future.compaction.first_dirty_offset = first_dirty.get(tp)
+            if loaded.damaged or loaded.damage:
+                future.truncate_fully_and_start_at(future.log_start_offset)
+            self.futures.append((future, report))
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
-        self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
+        here = {tp for tp, log in self.logs.items() if log.directory is directory}
+        self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in here}
         if is_listed:
             self._files.remove(listing)
             self._files.sync_directory(directory.path)
+
+    def _is_move(self, log: PartitionLog, directory: LogDirectory, path: str) -> bool:
+        """Whether two logs of a partition are the result of an interrupted move from one directory to the other."""
+        origins = (origin_of(self._files, path), log.directory.path), (origin_of(self._files, log.path), directory.path)
+        return any(origin is not None and origin.directory == other for origin, other in origins)
+
+    def _is_superseded(self, tp: TopicPartition, log: PartitionLog) -> bool:
+        """Delete the old log of a move that was interrupted; return whether it is ``log``.
+
+        The moved log is deleted instead if the old log has been used since: the move had failed.
+        """
+        other = self.logs.get(tp)
+        if other is None:
+            return False
+        origin = origin_of(self._files, log.path)
+        moved, old = (log, other) if origin is not None and origin.directory == other.directory.path else (other, log)
+        origin = origin_of(self._files, moved.path)
+        loser = moved if origin is None or origin.has_grown(old) else old
+        # The last process may have died before the sync of its rename: the deletion must not become durable before it.
+        self._files.sync_directory((old if loser is moved else moved).directory.path)
+        loser.retire()
+        target = free_path(self._files, loser.directory.path, tp, DELETED, count(1))
+        self._files.rename(loser.path, target)
+        self._files.sync_directory(loser.directory.path)
+        self.deleted.append((loser.directory, target))
+        if loser is other:
+            for found in (self.truncated_after_clean_stop, self.unexplained_gaps, self.without_topic_id):
+                found.pop(tp, None)
+        return loser is log
+
+    def _future_names(self, directory: LogDirectory) -> list[tuple[str, TopicPartition]]:
+        listed = (
+            (name, parse_future_name(name))
+            for name, kind in self._files.list_directory(directory.path)
+            if kind is FileKind.DIRECTORY
+        )
+        return [(name, tp) for name, tp in listed if tp is not None]
 
     def _note_loss(self, directory: LogDirectory, report: DirectoryReport, path: str) -> None:
         """Record durably that a log lacks batches, before recovery removes these batches."""
@@ -205,7 +273,9 @@ class DirectoryLoader:
             elif is_set_aside(name):
                 report.set_aside.append(path)
                 self.set_aside.append(path)
-            elif tp is None or is_future(name):
+            elif parse_future_name(name) is not None:
+                continue
+            elif tp is None:
                 report.quarantined.append(path)
             else:
                 found.append((name, tp))

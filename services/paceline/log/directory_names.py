@@ -1,4 +1,4 @@
-"""The directory names of current logs, deleted logs and logs set aside.
+"""The directory names of current logs, future logs, deleted logs and logs set aside.
 
 Source: docs/protocol/log-format.md#log-directory-names.
 """
@@ -16,6 +16,8 @@ DELETED = "delete"
 """Suffix of a deleted log whose files will be removed."""
 DAMAGED = "damaged"
 """Suffix of a log that was set aside because its bytes differ from those written."""
+FUTURE = "future"
+"""Suffix of a log that is being copied from another log directory (KIP-113)."""
 STRAY = "stray"
 """Suffix of a log that was set aside because its partition is assigned to other brokers or its topic was deleted."""
 _BEING_DELETED = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
@@ -55,8 +57,14 @@ def is_set_aside(name: str) -> bool:
 
 
 def is_future(name: str) -> bool:
-    """Whether a directory of this name holds a log that Kafka is moving between log directories (KIP-113)."""
+    """Whether a directory of this name holds a future log."""
     return _FUTURE.fullmatch(name) is not None
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """Return the partition whose future log has this directory name, ``None`` for any other name."""
+    match = _FUTURE.fullmatch(name)
+    return None if match is None else parse_directory_name(match[1])
 
 
 def free_path(files: Files, log_dir: str, tp: TopicPartition, suffix: str, counter: Iterator[int]) -> str:

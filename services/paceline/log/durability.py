@@ -119,6 +119,12 @@ class Durability:
         written = epochs.encode() if epochs.dirty else None
         return FlushTask(self, end_offset, self.generation, paths, directories, written, epochs.version)
 
+    def moved_to(self, path: str) -> None:
+        """Use the renamed directory of the log; no flush is in progress."""
+        self._path = path
+        self.generation += 1
+        self.names_dirty = True
+
     @property
     def is_flushing(self) -> bool:
         """Whether a flush was begun and is not finished."""

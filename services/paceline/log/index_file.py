@@ -152,6 +152,10 @@ class IndexFile(Generic[EntryT]):
         """The last entry, ``None`` when there is none."""
         return self.entry(self._count - 1) if self._count else None
 
+    def moved_to(self, path: str) -> None:
+        """Use the file at its new path; the caller has renamed its directory."""
+        self._path = path
+
     def rename(self, path: str) -> None:
         """Rename the file, which must exist.
 

@@ -124,6 +124,15 @@ class LeaderEpochCache:
             self._epochs, self._starts = [], []
             self._version += 1
 
+    def replace(self, other: "LeaderEpochCache") -> None:
+        """Take over the entries of another cache."""
+        self._epochs, self._starts = list(other._epochs), list(other._starts)
+        self._version += 1
+
+    def moved_to(self, path: str) -> None:
+        """Use the file at its new path; the caller has renamed its directory."""
+        self._path = path
+
     def encode(self) -> bytes:
         """Return the content of the file."""
         pairs = zip(self._epochs, self._starts, strict=True)

@@ -280,6 +280,19 @@ class LocalLog:
 
     # -- loading and closing -----------------------------------------------------------------------------------
 
+    def rename_to(self, path: str) -> None:
+        """Rename the log's directory; the caller syncs its parent. No flush is in progress.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.files.rename(self.path, path)
+        self.path = path
+        self.epochs.moved_to(join(path, LEADER_EPOCH_CHECKPOINT))
+        self.durability.moved_to(path)
+        self.snapshots.moved_to(path)
+        self.segments.moved_to(path)
+
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
         """Use loaded segments, in ascending order, the last one activated; start a new segment if there is none.
 

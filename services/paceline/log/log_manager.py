@@ -19,10 +19,19 @@ from paceline.log.checkpoint import (
 from paceline.log.damage import DamagedLogError
 from paceline.log.damage_file import DAMAGE_FILE
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
-from paceline.log.directory_names import DELETED, directory_name, free_path, is_being_deleted, parse_directory_name
+from paceline.log.directory_names import (
+    DELETED,
+    FUTURE,
+    directory_name,
+    free_path,
+    is_being_deleted,
+    parse_directory_name,
+    parse_future_name,
+)
 from paceline.log.directory_retry import DirectoryRetry
 from paceline.log.directory_space import DirectorySpace, Room
 from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
+from paceline.log.future_logs import MOVED_FROM, FutureLogs, forget_origin
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
@@ -31,6 +40,7 @@ from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
 from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
 from paceline.model.errors import (
+    InvalidTopicError,
     KafkaStorageError,
     LogDirFullError,
     LogDirNotFoundError,
@@ -56,9 +66,21 @@ class LogManager:
         on_dir_failure: Callable[[str, Exception], None],
         boot_id: str = "",
         min_free_bytes: int | None = 0,
+        by_space: bool = False,
     ) -> None:
-        """``min_free_bytes`` is ``log.dir.min.free.bytes``, see `DirectorySpace`."""
+        """Create a manager without logs.
+
+        Args:
+            files: the disk.
+            log_dirs: paths of the log directories.
+            default_config: settings of topics that set nothing.
+            on_dir_failure: called with the path and the first storage error of a directory.
+            boot_id: changes with each start of the machine.
+            min_free_bytes: ``log.dir.min.free.bytes``, see `DirectorySpace`.
+            by_space: whether a new log goes to the directory with most free bytes, else to that with fewest logs.
+        """
         self._files = files
+        self._by_space = by_space
         self.default_config = default_config
         self._boot_id = boot_id
         self._on_dir_failure = on_dir_failure
@@ -73,6 +95,9 @@ class LogManager:
         self._unsynced_deletions: dict[str, LogDirectory] = {}
         self._name_counter = count(1)
         self._checkpoints = OffsetCheckpoints(files, self._logs)
+        self.futures = FutureLogs(files, self._logs, self._checkpoints, self._delete)
+        self._preferred_dirs: dict[TopicPartition, str] = {}
+        """Directories in which logs will be created that do not exist yet."""
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept until an operator has examined them."""
         self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
@@ -138,6 +163,9 @@ class LogManager:
             except OSError as error:
                 found.error = error
                 directory.fail(error)
+        for future, found in loader.futures:
+            self._resume_move(future, found)
+        self._forget_origins()
         self._read_sessions()
         return report
 
@@ -172,6 +200,8 @@ class LogManager:
             if shorter:
                 write_boot_id(self._files, directory, UNCLEAN_RESTART)
                 raise KafkaStorageError(f"restart the broker to use {directory.path}: {shorter} lack records")
+            if loader.futures or any(self._files.exists(join(log.path, MOVED_FROM)) for log in found.values()):
+                raise KafkaStorageError(f"restart the broker to use {directory.path}: moves are not finished")
             if twice or not old.is_offline:
                 raise KafkaStorageError(f"{directory.path} is not used: {twice} are in another directory")
         except (OSError, KafkaStorageError) as error:
@@ -222,6 +252,27 @@ class LogManager:
     def spaces(self) -> dict[str, DirectorySpace]:
         """Free space of the online directories by path."""
         return {directory.path: directory.space for directory in self._directories if not directory.is_offline}
+
+    def _resume_move(self, future: PartitionLog, report: DirectoryReport) -> None:
+        """Go on with a move that the last process had begun, if the future log still belongs to the current log."""
+        tp, current = future.topic_partition, self._logs.get(future.topic_partition)
+        ids = {future.topic_id, None if current is None else current.topic_id} - {None}
+        try:
+            if current is None or current.directory.is_offline:
+                report.quarantined.append(future.path)
+            elif self.futures.get(tp) is not None or future.directory is current.directory or len(ids) > 1:
+                self._delete(future)
+            else:
+                self.futures.add(future)
+        except KafkaStorageError:
+            return  # The directory is offline; the next process finds the future log again.
+
+    def _forget_origins(self) -> None:
+        """Finish the moves that the last process had finished but for the removal of ``moved-from``."""
+        if 1 < len(self._directories) == len(self.live_log_dirs):
+            for log in self._logs.values():
+                if self._files.exists(join(log.path, MOVED_FROM)):
+                    forget_origin(self._files, log)
 
     def _read_sessions(self) -> None:
         held = {lock.identity for lock in self._locks.values()}
@@ -305,7 +356,7 @@ class LogManager:
     def get_or_create(
         self, tp: TopicPartition, topic_id: str | None, is_new: bool, config: LogConfig | None = None
     ) -> PartitionLog:
-        """Return the partition's log; create it in the online directory with the fewest logs if it does not exist.
+        """Return the partition's log; create it if it does not exist, in its preferred or the emptiest directory.
 
         ``is_new`` means that the controller has just created the replica, so no directory can hold its log yet.
         Otherwise a missing log is not created while a directory is offline, because that directory may hold the log.
@@ -325,18 +376,49 @@ class LogManager:
         live = [directory for directory in self._directories if not directory.is_offline]
         if not live or (not is_new and len(live) < len(self._directories)):
             raise KafkaStorageError(f"{tp} may lie in a log directory that is offline")
+        preferred = self._preferred_dirs.pop(tp, None)
+        directory = next((one for one in live if one.path == preferred), None) or self._emptiest(live)
+        path = join(directory.path, directory_name(tp))
+        log = self._logs[tp] = self._create(directory, path, tp, topic_id, config or self.default_config)
+        return log
+
+    def _emptiest(self, live: list[LogDirectory]) -> LogDirectory:
+        if self._by_space:
+            return max(live, key=lambda candidate: candidate.space.disk.free_bytes if candidate.space.disk else 0)
         counts = dict.fromkeys((directory.path for directory in live), 0)
         if len(live) > 1:
-            for other in self._logs.values():
+            for other in (*self._logs.values(), *self.futures.all()):
                 if other.directory.path in counts:
                     counts[other.directory.path] += 1
-        directory = min(live, key=lambda candidate: counts[candidate.path])
-        return self._create(directory, tp, topic_id, config or self.default_config)
+        return min(live, key=lambda candidate: counts[candidate.path])
+
+    def prefer(self, tp: TopicPartition, log_dir: str) -> None:
+        """Create the log of a partition in this directory, when its replica is created in the life of this process."""
+        self._preferred_dirs[tp] = log_dir
+
+    def begin_move(self, tp: TopicPartition, log_dir: str) -> PartitionLog:
+        """Create the empty future log of a partition in another directory, and return it; see `FutureLogs`.
+
+        Raises:
+            InvalidTopicError: the name of the directory would be too long.
+            KafkaStorageError: the directory is offline or fails.
+        """
+        current = self._logs[tp]
+        directory = next(one for one in self._directories if one.path == log_dir)
+        directory.check_online()
+        path = free_path(self._files, directory.path, tp, FUTURE, self._name_counter)
+        if parse_future_name(path.rpartition("/")[2]) != tp:
+            raise InvalidTopicError(f"the name of {tp} is too long for a move to another log directory")
+        future = self._create(directory, path, tp, current.topic_id, current.config)
+        future.truncate_fully_and_start_at(current.log_start_offset)
+        self.futures.add(future)
+        if future.compaction.first_dirty_offset is not None:
+            self.checkpoint_cleaner_offsets()
+        return future
 
     def _create(
-        self, directory: LogDirectory, tp: TopicPartition, topic_id: str | None, config: LogConfig
+        self, directory: LogDirectory, path: str, tp: TopicPartition, topic_id: str | None, config: LogConfig
     ) -> PartitionLog:
-        path = join(directory.path, directory_name(tp))
         try:
             if tp in self._checkpoints.stale.get(directory.path, ()):
                 # After a crash the new log must not be loaded with the checkpointed offsets of the deleted log.
@@ -346,7 +428,6 @@ class LogManager:
             raise directory.error_of(error, tp) from error
         log = self.log_class(self._files, directory, path, tp, config, topic_id=topic_id)
         log.begin_with([], 0, 0)
-        self._logs[tp] = log
         return log
 
     def delete(self, tp: TopicPartition) -> None:
@@ -359,9 +440,11 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
-        directory, target = self._detach_log(tp, DELETED)
-        self._deleted.append((directory, target))
-        self._unsynced_deletions[directory.path] = directory
+        self._delete(self._detach_log(tp))
+
+    def _delete(self, log: PartitionLog) -> None:
+        self._deleted.append((log.directory, self._rename_away(log, DELETED)))
+        self._unsynced_deletions[log.directory.path] = log.directory
 
     def set_log_aside(self, tp: TopicPartition, why: str) -> str:
         """Rename the partition's directory durably to one ending in ``-why`` and drop the log; return the new path.
@@ -372,7 +455,8 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
-        directory, target = self._detach_log(tp, why)
+        log = self._detach_log(tp)
+        target, directory = self._rename_away(log, why), log.directory
         try:
             self._files.sync_directory(directory.path)
         except OSError as error:
@@ -399,11 +483,17 @@ class LogManager:
             log.directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
 
-    def _detach_log(self, tp: TopicPartition, suffix: str) -> tuple[LogDirectory, str]:
+    def _detach_log(self, tp: TopicPartition) -> PartitionLog:
         log = self._logs.get(tp)
         if log is None:
             raise UnknownTopicOrPartitionError(f"{tp} has no log here")
-        directory = log.directory
+        log.directory.check_online()
+        # Before the current log: after a crash in between, the controller deletes the rest.
+        self.futures.discard(tp)
+        return log
+
+    def _rename_away(self, log: PartitionLog, suffix: str) -> str:
+        tp, directory = log.topic_partition, log.directory
         directory.check_online()
         log.retire()
         target = free_path(self._files, directory.path, tp, suffix, self._name_counter)
@@ -412,12 +502,13 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
-        del self._logs[tp]
-        self.truncated_after_clean_stop.pop(tp, None)
-        self.unexplained_gaps.pop(tp, None)
-        self.without_topic_id.pop(tp, None)
+        if self._logs.get(tp) is log:
+            del self._logs[tp]
+            self.truncated_after_clean_stop.pop(tp, None)
+            self.unexplained_gaps.pop(tp, None)
+            self.without_topic_id.pop(tp, None)
         self._checkpoints.stale.setdefault(directory.path, set()).add(tp)
-        return directory, target
+        return target
 
     def sync_deletions(self) -> None:
         """Make deletions durable; call it before a response confirms them. A directory that fails is taken offline.

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from paceline.log.damage_file import GAP, TRUNCATED
-from paceline.log.directory_names import directory_name
 from paceline.log.partition_log import PartitionLog
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError
@@ -26,8 +25,7 @@ def encode_segments(logs: Iterable[PartitionLog]) -> bytes:
     Segments without batches are left out, because a clean stop does not make their files durable.
     """
     segments = {
-        directory_name(log.topic_partition): {one.base_offset: one.size for one in log.segments if one.size}
-        for log in logs
+        log.path.rpartition("/")[2]: {one.base_offset: one.size for one in log.segments if one.size} for log in logs
     }
     return json.dumps({"segments": segments}).encode()
 

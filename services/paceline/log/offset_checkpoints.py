@@ -24,12 +24,17 @@ class OffsetCheckpoints:
     def __init__(self, files: Files, logs: Mapping[TopicPartition, PartitionLog]) -> None:
         self._files = files
         self._logs = logs
+        self.futures: dict[TopicPartition, PartitionLog] = {}
+        """The future logs; each lies in another directory than the current log."""
         self.stale: dict[str, set[TopicPartition]] = {}
         """Partitions per directory that its checkpoints may still list although their log was deleted."""
 
     def logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
-        """Return the logs that lie in a directory."""
-        return [log for log in self._logs.values() if log.directory is directory]
+        """Return the current and future logs that lie in a directory."""
+        found = [log for log in self._logs.values() if log.directory is directory]
+        if self.futures:
+            found += [log for log in self.futures.values() if log.directory is directory]
+        return found
 
     def write_high_watermarks(self, directory: LogDirectory) -> None:
         """Write the high watermarks of all logs, including logs of partitions without a role at the moment.

@@ -12,6 +12,8 @@ Invariants:
 Source: docs/protocol/log-format.md. Read `PartitionLog.append_as_leader` first.
 """
 
+from collections.abc import Callable
+
 from paceline.log.append_info import AppendInfo
 from paceline.log.batch_validation import check_replicated_batches, prepare_client_batch
 from paceline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata
@@ -30,6 +32,7 @@ from paceline.model.errors import (
     CorruptMessageError,
     InconsistentTopicIdError,
     InvalidRecordError,
+    KafkaStorageError,
     LogDirFullError,
     OffsetOutOfRangeError,
 )
@@ -68,6 +71,8 @@ class PartitionLog:
         self._topic_id_written = topic_id_written
         self.checkpointed_recovery_point: int | None = None
         """Recovery point of this log in the directory's checkpoint, ``None`` when the checkpoint does not list it."""
+        self.future: PartitionLog | None = None
+        """The copy of this log that replaces it at the end of a move to another directory, see `FutureLogs`."""
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -158,6 +163,8 @@ class PartitionLog:
         local.start_offset = offset
         local.high_watermark = max(local.high_watermark, offset)
         self.epochs.truncate_from_start(offset)
+        if self.future is not None:
+            self._repeat(self.future, lambda future: future.follow_start(offset))
         return True
 
     def retained_from(self, wall_ms: int) -> int | None:
@@ -434,6 +441,8 @@ class PartitionLog:
             else:
                 local.truncate_at(offset)
             self._after_truncation(offset)
+            if self.future is not None:
+                self._repeat(self.future, lambda future: future.truncate_to(offset))
             if local.physical_end > offset:
                 raise CorruptMessageError(f"the last batch below {offset} ends at {local.physical_end}")
 
@@ -449,6 +458,8 @@ class PartitionLog:
         with self._steps:
             self.local.reset_at(offset)
             self._after_truncation(offset)
+        if self.future is not None:
+            self._repeat(self.future, lambda future: future.truncate_fully_and_start_at(offset))
 
     def _after_truncation(self, offset: int) -> None:
         local = self.local
@@ -466,6 +477,64 @@ class PartitionLog:
         if self.checkpointed_recovery_point is not None and self.checkpointed_recovery_point > offset:
             with self._storage:
                 self.directory.checkpoint_recovery_points()
+
+    # -- moving to another directory ---------------------------------------------------------------------------
+
+    def _repeat(self, future: "PartitionLog", change: Callable[["PartitionLog"], None]) -> None:
+        """Make a change of this log on its future log, too; a failure ends the move but not the change."""
+        try:
+            change(future)
+        except KafkaStorageError:
+            self.future = None
+        except CorruptMessageError:
+            future.truncate_fully_and_start_at(self.log_start_offset)
+
+    def follow_start(self, offset: int) -> None:
+        """Raise the log start of this future log to ``offset``, which may be beyond its end.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        if offset > self.log_end_offset:
+            self.truncate_fully_and_start_at(offset)
+        elif self.increment_log_start_offset(offset):
+            self.remove_files(self.remove_segments_below_start())
+
+    def extend_to(self, physical_end: int, end_offset: int) -> None:
+        """End this future log at ``end_offset``, although no batch of the log that it copies reaches that offset.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        local = self.local
+        with self._storage:
+            if local.physical_end < physical_end:
+                local.roll_durably(physical_end)
+                local.physical_end = physical_end
+            local.end_offset = end_offset
+
+    def take_over(self, current: "PartitionLog") -> None:
+        """Take over the state of the log that this future log replaces; both have the same batches.
+
+        Raises:
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        if current.topic_id is not None:
+            self.assign_topic_id(current.topic_id)
+        # The batches do not show an epoch without records, or a producer whose batches were deleted.
+        self.epochs.replace(current.epochs)
+        self.producers = self.local.producers = current.producers
+        self.compaction.first_dirty_offset = current.compaction.first_dirty_offset
+        self.update_high_watermark(current.high_watermark)
+
+    def rename_to(self, path: str) -> None:
+        """Rename the log's directory; the caller syncs its parent.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.local.rename_to(path)
+        self.path = path
 
     # -- flushing and closing ----------------------------------------------------------------------------------
 

@@ -347,6 +347,14 @@ class Segment(IndexedBatchFile):
             self._rename_log(base + LOG_SUFFIX + suffix)
         self._suffix = suffix
 
+    def moved_to(self, directory: str) -> None:
+        """Use the files in their renamed directory."""
+        self._directory = directory
+        name = join(directory, file_name(self.base_offset, ""))
+        self.log_path = name + LOG_SUFFIX + self._suffix
+        self.offset_index.moved_to(name + INDEX_SUFFIX + self._suffix)
+        self.time_index.moved_to(name + TIME_INDEX_SUFFIX + self._suffix)
+
     def _rename_log(self, path: str) -> None:
         self._files.rename(self.log_path, path)
         self.log_path = path

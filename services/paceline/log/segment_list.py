@@ -63,6 +63,12 @@ class SegmentList:
             elif log_end_offset is not None and segment.size:
                 yield SegmentExtent(log_end_offset, segment.size, segment.newest_ms)
 
+    def moved_to(self, directory: str) -> None:
+        """Use the files of all segments in their renamed directory."""
+        self._directory = directory
+        for segment in self._segments:
+            segment.moved_to(directory)
+
     def add(self, segment: Segment) -> None:
         """Append ``segment``, which becomes active; its base offset must be the largest."""
         self._segments.append(segment)

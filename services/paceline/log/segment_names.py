@@ -18,7 +18,7 @@ SEGMENT_FILE: Final = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.earlier-batches)(\.cleaned|\.swap|\.deleted)?"
 )
 """Names of segment files and snapshots: the base offset, the suffix, and the suffix of a file that is not valid now."""
-OTHER_FILES: Final = re.compile(r"(leader-epoch-checkpoint|partition\.metadata|known-damage)(\.tmp)?")
+OTHER_FILES: Final = re.compile(r"(leader-epoch-checkpoint|partition\.metadata|known-damage|moved-from)(\.tmp)?")
 
 
 def file_name(base_offset: int, suffix: str) -> str:

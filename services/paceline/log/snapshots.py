@@ -110,6 +110,10 @@ class SnapshotFiles:
             if offset not in wanted:
                 self.remove(offset)
 
+    def moved_to(self, directory: str) -> None:
+        """Use the files in their renamed directory."""
+        self._directory = directory
+
     def _write(self, path: str, data: bytes) -> None:
         self._files.create(path)
         self._files.append(path, data)

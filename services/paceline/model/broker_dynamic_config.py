@@ -12,8 +12,12 @@ from paceline.model.errors import InvalidConfigError
 
 LEADER_THROTTLED_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_THROTTLED_RATE: Final = "follower.replication.throttled.rate"
-BROKER_DYNAMIC_KEYS: Final = (LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
+ALTER_LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+REPLICATION_RATES: Final = (LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
+BROKER_DYNAMIC_KEYS: Final = (*REPLICATION_RATES, ALTER_LOG_DIRS_RATE)
 UNLIMITED: Final = 2**63 - 1
+DEFAULT_ALTER_LOG_DIRS_RATE: Final = 32 << 20
+"""Below the rate at which a move would delay produce requests noticeably; Kafka has no limit by default."""
 BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
     LEADER_THROTTLED_RATE: ConfigKey(
         LEADER_THROTTLED_RATE,
@@ -27,6 +31,12 @@ BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
         str(UNLIMITED),
         "Bytes per second that a broker copies into throttled replicas, over all partitions it follows.",
     ),
+    ALTER_LOG_DIRS_RATE: ConfigKey(
+        ALTER_LOG_DIRS_RATE,
+        ConfigType.INTEGER,
+        str(DEFAULT_ALTER_LOG_DIRS_RATE),
+        "Bytes per second that a broker copies between its log directories, over all moves.",
+    ),
 }
 
 
@@ -36,6 +46,7 @@ class BrokerDynamicConfig:
 
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED
+    alter_log_dirs_rate: int = DEFAULT_ALTER_LOG_DIRS_RATE
 
 
 def unknown_broker_key(key: str) -> InvalidConfigError:
@@ -63,9 +74,7 @@ def checked_broker_value(key: str, text: str) -> str:
 
 def broker_dynamic_config(own: Mapping[str, str], of_all: Mapping[str, str]) -> BrokerDynamicConfig:
     """Return the effective settings of a broker; an invalid value counts as not set."""
-    return BrokerDynamicConfig(
-        _effective(LEADER_THROTTLED_RATE, own, of_all), _effective(FOLLOWER_THROTTLED_RATE, own, of_all)
-    )
+    return BrokerDynamicConfig(*(_effective(key, own, of_all) for key in BROKER_DYNAMIC_KEYS))
 
 
 def _effective(key: str, own: Mapping[str, str], of_all: Mapping[str, str]) -> int:
@@ -75,4 +84,4 @@ def _effective(key: str, own: Mapping[str, str], of_all: Mapping[str, str]) -> i
                 return int(checked_broker_value(key, overrides[key]))
             except InvalidConfigError:
                 continue
-    return UNLIMITED
+    return int(BROKER_KEY_DESCRIPTIONS[key].default)

@@ -47,6 +47,8 @@ class BrokerConfig:
     replica_fetch_backoff_ms: int = 1_000
     replica_socket_timeout_ms: int = 30_000
     num_replica_fetchers: int = 1
+    num_replica_alter_log_dirs_threads: int = 2
+    """Number of replicas that move between log directories at the same time, each to another directory."""
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     log_retention_check_interval_ms: int = 300_000

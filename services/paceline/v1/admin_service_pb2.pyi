@@ -1495,9 +1495,11 @@ class LogDirReplica(google.protobuf.message.Message):
     size_bytes: builtins.int
     """Bytes of its segments."""
     offset_lag: builtins.int
-    """Records below the leader's last known high watermark that this replica lacks; 0 for a leader."""
+    """Records below the leader's last known high watermark that this replica lacks; 0 for a leader. Of a copy, the
+    records of the replica that it lacks.
+    """
     is_future: builtins.bool
-    """Whether the replica is a copy for a move between directories of this broker; always false in this version."""
+    """Whether the replica is a copy for a move between directories of this broker. It replaces the replica at the end."""
     def __init__(
         self,
         *,
@@ -1653,8 +1655,8 @@ class AlterReplicaLogDirResult(google.protobuf.message.Message):
     """Partition number."""
     @property
     def error(self) -> global___LogDirError:
-        """Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
-        REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
+        """Why it was refused; absent means that the replica is in the directory, or moves there. LOG_DIR_NOT_FOUND: no such
+        directory; REPLICA_NOT_AVAILABLE: no such replica on this broker, which will create it in that directory.
         """
 
     def __init__(

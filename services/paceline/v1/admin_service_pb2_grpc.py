@@ -160,8 +160,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AlterReplicaLogDirs(self, request, context):
-        """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-        moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+        """AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+        target replaces the target of a move, the present directory cancels the move.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -100,8 +100,8 @@ class AdminServiceStub:
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-    moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+    """AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+    target replaces the target of a move, the present directory cancels the move.
     """
 
     RetryLogDir: grpc.UnaryUnaryMultiCallable[
@@ -194,8 +194,8 @@ class AdminServiceAsyncStub:
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse,
     ]
-    """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-    moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+    """AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+    target replaces the target of a move, the present directory cancels the move.
     """
 
     RetryLogDir: grpc.aio.UnaryUnaryMultiCallable[
@@ -308,8 +308,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.admin_service_pb2.AlterReplicaLogDirsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.AlterReplicaLogDirsResponse]]:
-        """AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-        moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+        """AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+        target replaces the target of a move, the present directory cancels the move.
         """
 
     @abc.abstractmethod

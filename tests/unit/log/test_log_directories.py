@@ -277,3 +277,16 @@ def test_a_failure_while_running_takes_one_directory_and_its_logs_offline() -> N
     found.shutdown()
     assert "/d1/.kafka_cleanshutdown" not in files.contents
     assert "/d2/.kafka_cleanshutdown" in files.contents
+
+
+def test_a_new_log_goes_to_the_directory_with_most_free_bytes_if_space_decides() -> None:
+    free = {"/d1": 10, "/d2": 30, "/d3": 20}
+    found = LogManager(
+        MemoryFiles(), list(free), SMALL, on_dir_failure=lambda _path, _error: None, free_bytes=lambda path: free[path]
+    )
+    found.load(0)
+    assert found.get_or_create(TP, None, True).directory.path == "/d2"
+    free["/d3"] = 31
+    assert found.get_or_create(TopicPartition("t", 7), None, True).directory.path == "/d3"
+    found.prefer(TopicPartition("t", 8), "/d1")
+    assert found.get_or_create(TopicPartition("t", 8), None, True).directory.path == "/d1"

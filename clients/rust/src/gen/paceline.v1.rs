@@ -930,10 +930,11 @@ pub struct LogDirReplica {
     /// Bytes of its segments.
     #[prost(int64, tag = "3")]
     pub size_bytes: i64,
-    /// Records below the leader's last known high watermark that this replica lacks; 0 for a leader.
+    /// Records below the leader's last known high watermark that this replica lacks; 0 for a leader. Of a copy, the
+    /// records of the replica that it lacks.
     #[prost(int64, tag = "4")]
     pub offset_lag: i64,
-    /// Whether the replica is a copy for a move between directories of this broker; always false in this version.
+    /// Whether the replica is a copy for a move between directories of this broker. It replaces the replica at the end.
     #[prost(bool, tag = "5")]
     pub is_future: bool,
 }
@@ -1003,8 +1004,8 @@ pub struct AlterReplicaLogDirResult {
     /// Partition number.
     #[prost(int32, tag = "3")]
     pub partition: i32,
-    /// Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
-    /// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
+    /// Why it was refused; absent means that the replica is in the directory, or moves there. LOG_DIR_NOT_FOUND: no such
+    /// directory; REPLICA_NOT_AVAILABLE: no such replica on this broker, which will create it in that directory.
     #[prost(message, optional, tag = "4")]
     pub error: ::core::option::Option<LogDirError>,
 }
@@ -1619,8 +1620,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("paceline.v1.AdminService", "DescribeLogDirs"));
             self.inner.unary(req, path, codec).await
         }
-        /// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-        /// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+        /// AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+        /// target replaces the target of a move, the present directory cancels the move.
         pub async fn alter_replica_log_dirs(
             &mut self,
             request: impl tonic::IntoRequest<super::AlterReplicaLogDirsRequest>,

@@ -3,7 +3,7 @@
 1. Admit partitions (`admission.py`); each refused partition gets an error in the response.
 2. Make leaders.
 3. Make followers.
-4. Complete waiting operations, and answer.
+4. Complete waiting operations, continue moves between log directories, and answer.
 
 Source: docs/protocol/replication.md#leaderandisr-answers, #becoming-a-leader, #becoming-a-follower and #unknown-leader.
 """
@@ -56,6 +56,7 @@ class LeaderAndIsrHandler:
         manager.checkpoint.start()
         manager.fetchers.close_idle()
         manager.hosted.deliver_changes()
+        manager.moves.start(partition for partition, _ in admitted)
         self._on_leadership_change(
             [partition for partition, _ in admitted if partition.is_leader],
             [partition.topic_partition for partition, _ in admitted if not partition.is_leader],

@@ -39,6 +39,7 @@ class StopReplicaHandler:
             if error is ErrorCode.NONE:
                 accepted.append(state)
         manager.fetchers.stop(state.topic_partition for state in accepted)
+        manager.moves.stop(state.topic_partition for state in accepted)
         logs: dict[TopicPartition, PartitionLog] = {}
         for state in accepted:
             partition = manager.hosted.online.get(state.topic_partition)

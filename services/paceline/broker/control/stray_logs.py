@@ -127,5 +127,6 @@ def _rename_log(manager: ReplicaManager, topic_partition: TopicPartition, reason
     except KafkaStorageError:
         manager.storage.storage_failed()
         return None
+    manager.storage.purge_after(manager.logs.default_config.file_delete_delay_ms)  # of a copy for a move
     LOG.warning("stray log set aside: partition=%s path=%s reason=%s", topic_partition, path, reason)
     return path

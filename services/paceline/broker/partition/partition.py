@@ -145,6 +145,10 @@ class Partition:
         self.topic_id = log.topic_id or topic_id
         self.log = log
 
+    def replace_log(self, log: PartitionLog) -> None:
+        """Use the moved log with the same records, epochs and high watermark; role and followers stay."""
+        self.log = log
+
     def end_leadership(self) -> None:
         """Stop answering as leader: the controller has another leader, or none, in a newer leader epoch."""
         self.is_deposed = self.is_leader
@@ -370,6 +374,8 @@ class Partition:
         """Return the smallest log start offset of leader and live replicas, None while an offset is unknown."""
         assert self.log is not None
         lowest, snapshot = self.log.log_start_offset, self._host.metadata.snapshot
+        if self.log.future is not None:
+            lowest = min(lowest, self.log.future.log_start_offset)
         for follower in self.followers.values():
             if snapshot.registered_broker_epoch(follower.broker_id) is None or snapshot.is_offline_replica(
                 self.topic_partition, follower.broker_id

@@ -1,21 +1,21 @@
 """Answer DescribeLogDirs and AlterReplicaLogDirs (KIP-113).
 
-A broker may have several log directories, but does not move replicas between them: AlterReplicaLogDirs is refused.
 Source: docs/protocol/replication.md#log-directories.
 """
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from paceline.broker.fetcher.alter_log_dirs import AlterLogDirsManager
 from paceline.broker.fetcher.fetcher_manager import FetcherManager
 from paceline.broker.partition.hosted_partitions import HostedPartitions
+from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.log_manager import LogManager
 from paceline.model.errors import (
     InvalidRequestError,
     KafkaStorageError,
     LogDirNotFoundError,
     PacelineError,
-    PolicyViolationError,
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -35,6 +35,12 @@ def describe_log_dirs(
             lag = 0 if state is None else state.lag or 0
             found[log.directory.path].append(ReplicaOnDisk(topic_partition, log.size_bytes, lag))
     spaces = log_dir_spaces(logs)
+    for future in logs.futures.all():
+        current = logs.get(future.topic_partition)
+        if current is not None and (chosen is None or future.topic_partition in chosen):
+            lag = current.log_end_offset - max(future.log_end_offset, current.log_start_offset)
+            replica = ReplicaOnDisk(future.topic_partition, future.size_bytes, lag, is_future=True)
+            found.get(future.directory.path, []).append(replica)
     return [
         LogDirView(path, None, tuple(sorted(found[path], key=lambda one: one.topic_partition)), spaces.get(path))
         if path in found
@@ -53,31 +59,47 @@ def log_dir_spaces(logs: LogManager) -> dict[str, LogDirSpace]:
 
 
 def alter_replica_log_dirs(
-    logs: LogManager, hosted: HostedPartitions, requested: Sequence[ReplicaLogDir]
+    logs: LogManager,
+    hosted: HostedPartitions,
+    storage: ReplicaStorage,
+    moves: AlterLogDirsManager,
+    requested: Sequence[ReplicaLogDir],
 ) -> list[PacelineError | None]:
-    """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
+    """Move replicas to log directories; return the reason of the refusal for each replica.
+
+    None means that the replica is in the directory, or that a move has begun. A directory that is requested for a
+    replica that does not exist is remembered for its creation.
+    """
     times = Counter(replica.topic_partition for replica in requested)
-    return [
-        InvalidRequestError(f"{replica.topic_partition} is listed more than once")
-        if times[replica.topic_partition] > 1
-        else _refusal(logs, hosted, replica)
-        for replica in requested
-    ]
+    try:
+        return [
+            InvalidRequestError(f"{replica.topic_partition} is listed more than once")
+            if times[replica.topic_partition] > 1
+            else _alter(logs, hosted, moves, replica)
+            for replica in requested
+        ]
+    finally:
+        logs.sync_deletions()
+        if len(logs.live_log_dirs) < len(logs.log_dirs):
+            storage.storage_failed()
 
 
-def _refusal(logs: LogManager, hosted: HostedPartitions, replica: ReplicaLogDir) -> PacelineError | None:
-    topic_partition = replica.topic_partition
+def _alter(
+    logs: LogManager, hosted: HostedPartitions, moves: AlterLogDirsManager, replica: ReplicaLogDir
+) -> PacelineError | None:
+    tp = replica.topic_partition
     if replica.path not in logs.log_dirs:
         has = ", ".join(logs.log_dirs)
         return LogDirNotFoundError(f"broker {hosted.broker_id} has no log directory {replica.path!r}, it has {has}")
-    if replica.path not in logs.live_log_dirs or topic_partition in hosted.offline:
-        return KafkaStorageError(f"log directory {replica.path}, or that of {topic_partition}, has failed")
-    log = logs.get(topic_partition)
-    if log is None:
-        return ReplicaNotAvailableError(f"broker {hosted.broker_id} has no replica of {topic_partition}")
-    if log.directory.path == replica.path:
-        return None
-    return PolicyViolationError(
-        f"brokers of this version do not move replicas between log directories; {topic_partition} stays in "
-        f"{log.directory.path}"
-    )
+    if replica.path not in logs.live_log_dirs or tp in hosted.offline:
+        return KafkaStorageError(f"log directory {replica.path}, or that of {tp}, has failed")
+    partition = hosted.online.get(tp)
+    if partition is None or partition.log is None:
+        if logs.get(tp) is None:
+            logs.prefer(tp, replica.path)
+        return ReplicaNotAvailableError(f"broker {hosted.broker_id} has no replica of {tp}")
+    try:
+        moves.move(partition, replica.path)
+    except PacelineError as error:
+        return error
+    return None

@@ -106,6 +106,7 @@ class BrokerProcess(NodeProcess):
             on_dir_failure=self._log_dir_failed,
             boot_id=_boot_id(),
             min_free_bytes=self._settings.keys.log_dir_min_free_bytes,
+            by_space=self._settings.keys.log_dir_placement == "space",
         )
         topics = await self._unless_ended(self._on_own_thread("list-logs", logs.topics_on_disk))
         settings = await self._topic_settings(topics, logs.default_config)

@@ -184,11 +184,17 @@ class DamagedLogs:
         if log is None:
             return False
         path = self._logs.set_log_aside(topic_partition, DAMAGED)
+        # A copy of the log for a move was deleted with it.
+        hosted.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
         LOG.warning("damaged log set aside: partition=%s path=%s leader=%d", topic_partition, path, state.leader)
         partition = hosted.online.get(topic_partition)
         if partition is not None:
             hosted.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"damaged, kept in {path}")
         return True
+
+    def _purge(self) -> None:
+        if not self._hosted.stopped:
+            self._logs.purge_deleted()
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is Offline because of its damaged log, not its directory."""

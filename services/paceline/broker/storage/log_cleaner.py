@@ -123,6 +123,7 @@ class LogCleaner:
     def _may_clean(self, topic_partition: TopicPartition, log: PartitionLog) -> bool:
         return (
             log.config.compacts
+            and log.future is None
             and not log.directory.is_offline
             and topic_partition not in self._cleanings
             and self.uncleanable.get(topic_partition) is not log
@@ -190,6 +191,8 @@ class LogCleaner:
         is_hosted = partition is not None and partition.log is log
         return (
             not is_hosted
+            # A move copies the log: removed tombstones would bring back values that it has already copied.
+            or log.future is not None
             or not log.config.compacts
             or not self._hosted.topic_configs.deletion_is_known(topic_partition.topic)
         )

@@ -61,12 +61,17 @@ class LogFlusher:
         else:
             on_idle()
 
+    def request(self, log: PartitionLog) -> None:
+        """Flush a log soon; does nothing while it waits for its flush."""
+        self._queue[log] = None
+        self._next()
+
     def _check_flushes(self) -> None:
         if self._stopped:
             return
         self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         now_ms = self._scheduler.now_ms()
-        for log in self._logs.all_logs():
+        for log in (*self._logs.all_logs(), *self._logs.futures.all()):
             if log.flush_needed(now_ms):
                 self._queue[log] = None
         self._next()
@@ -76,7 +81,7 @@ class LogFlusher:
         if self._stopped:
             return
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
-        for log in self._logs.all_logs():
+        for log in (*self._logs.all_logs(), *self._logs.futures.all()):
             if log.epochs.dirty:
                 self._queue[log] = None
         self._logs.checkpoint_recovery_points()

@@ -30,6 +30,7 @@ class ReplicaStorage:
         lost = [one for one in self._hosted.online.values() if one.log is not None and one.log.directory.is_offline]
         for partition in lost:
             self._hosted.set_offline(partition.topic_partition)
+        self._logs.futures.forget_failed()
         self._hosted.end_topic_roles(partition.topic_partition.topic for partition in lost)
         for log_dir in self._logs.log_dirs:
             if log_dir not in self._logs.live_log_dirs and log_dir not in self._failed_dirs:
@@ -68,7 +69,11 @@ class ReplicaStorage:
 
     def purge_later(self, log: PartitionLog) -> None:
         """Delete the files of a deleted log after its delay."""
-        self._scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
+        self.purge_after(log.config.file_delete_delay_ms)
+
+    def purge_after(self, delay_ms: int) -> None:
+        """Delete the files of deleted logs after a delay."""
+        self._scheduler.call_later(delay_ms, self._purge)
 
     def _purge(self) -> None:
         if not self._hosted.stopped:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from paceline.controller.admin.admin_values import ConfigEntry, ConfigSource
-from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, UNLIMITED, checked_broker_value
+from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, BROKER_KEY_DESCRIPTIONS, checked_broker_value
 from paceline.model.errors import InvalidConfigError, InvalidRequestError, PacelineError
 
 ALL_BROKERS: Final = ""
@@ -47,4 +47,4 @@ def _entry(key: str, layers: Sequence[tuple[Mapping[str, str], ConfigSource]]) -
                 return ConfigEntry(key, checked_broker_value(key, overrides[key]), source)
             except InvalidConfigError:
                 continue
-    return ConfigEntry(key, str(UNLIMITED), ConfigSource.BUILT_IN_DEFAULT)
+    return ConfigEntry(key, BROKER_KEY_DESCRIPTIONS[key].default, ConfigSource.BUILT_IN_DEFAULT)

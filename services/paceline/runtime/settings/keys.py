@@ -100,6 +100,9 @@ class BrokerKeys(CommonKeys):
         "default: 1 GiB, at most 5 % of the disk; 0: only when a write fails",
         ge=0,
     )
+    log_dir_placement: Literal["count", "space"] = key(
+        "count", "", "directory of a new replica: the one with the fewest replicas, or with most free bytes"
+    )
 
     replica_lag_time_max_ms: int = key(30_000, "ms", "a follower that lags longer leaves the ISR", ge=1)
     replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition of a follower's fetch", ge=0, le=MAX_INT32)
@@ -109,6 +112,9 @@ class BrokerKeys(CommonKeys):
     replica_fetch_backoff_ms: int = key(1_000, "ms", "pause of a partition after an error", ge=0)
     replica_socket_timeout_ms: int = key(30_000, "ms", "deadline of a follower's fetch", ge=1)
     num_replica_fetchers: int = key(1, "threads", "fetcher threads for each source broker", ge=1, le=64)
+    num_replica_alter_log_dirs_threads: int = key(
+        2, "replicas", "moves between log directories at a time, one for each target", ge=1, le=64
+    )
     replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period of writing high watermarks", ge=1)
     max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "fetch sessions kept; 0: none", ge=0)
     replication_quota_window_num: int = key(11, "samples", "samples kept to measure throttling", ge=2, le=1_000)
@@ -230,6 +236,7 @@ _LIVE = "it is set while brokers run: paceline broker alter"
 NOT_HERE: Final[dict[str, str]] = {
     "leader.replication.throttled.rate": _LIVE,
     "follower.replication.throttled.rate": _LIVE,
+    "replica.alter.log.dirs.io.max.bytes.per.second": _LIVE,
     "num.io.threads": _ONE_LOOP,
     "num.network.threads": _ONE_LOOP,
     "background.threads": _ONE_LOOP,

@@ -11,7 +11,6 @@ from paceline.model.errors import (
     KafkaStorageError,
     LogDirNotFoundError,
     PacelineError,
-    PolicyViolationError,
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -91,15 +90,6 @@ def test_a_failed_directory_is_listed_with_its_error_and_without_replicas() -> N
 def test_a_move_to_the_present_directory_is_accepted() -> None:
     cluster = two_directories()
     assert one(cluster, *where(cluster).items()) == [None, None]
-
-
-def test_a_move_to_another_directory_is_refused() -> None:
-    cluster = two_directories()
-    before = where(cluster)
-    (error,) = one(cluster, (TP, before[OTHER]))
-    assert isinstance(error, PolicyViolationError)
-    assert f"{TP} stays in {before[TP]}" in str(error)
-    assert where(cluster) == before
 
 
 def test_unknown_replicas_and_directories_are_refused_with_their_own_errors() -> None:

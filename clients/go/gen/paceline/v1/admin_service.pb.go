@@ -3112,9 +3112,10 @@ type LogDirReplica struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Bytes of its segments.
 	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Records below the leader's last known high watermark that this replica lacks; 0 for a leader.
+	// Records below the leader's last known high watermark that this replica lacks; 0 for a leader. Of a copy, the
+	// records of the replica that it lacks.
 	OffsetLag int64 `protobuf:"varint,4,opt,name=offset_lag,json=offsetLag,proto3" json:"offset_lag,omitempty"`
-	// Whether the replica is a copy for a move between directories of this broker; always false in this version.
+	// Whether the replica is a copy for a move between directories of this broker. It replaces the replica at the end.
 	IsFuture      bool `protobuf:"varint,5,opt,name=is_future,json=isFuture,proto3" json:"is_future,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3479,8 +3480,8 @@ type AlterReplicaLogDirResult struct {
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Partition number.
 	Partition int32 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// Why it was refused; absent means that the replica is in the directory. LOG_DIR_NOT_FOUND: no such directory;
-	// REPLICA_NOT_AVAILABLE: no such replica on this broker; POLICY_VIOLATION: the replica is in another directory.
+	// Why it was refused; absent means that the replica is in the directory, or moves there. LOG_DIR_NOT_FOUND: no such
+	// directory; REPLICA_NOT_AVAILABLE: no such replica on this broker, which will create it in that directory.
 	Error         *LogDirError `protobuf:"bytes,4,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

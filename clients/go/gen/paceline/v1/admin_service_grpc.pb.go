@@ -72,8 +72,8 @@ type AdminServiceClient interface {
 	// DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
 	// entry of a broker that does not answer has an error, and the other entries are complete.
 	DescribeLogDirs(ctx context.Context, in *DescribeLogDirsRequest, opts ...grpc.CallOption) (*DescribeLogDirsResponse, error)
-	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+	// AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+	// target replaces the target of a move, the present directory cancels the move.
 	AlterReplicaLogDirs(ctx context.Context, in *AlterReplicaLogDirsRequest, opts ...grpc.CallOption) (*AlterReplicaLogDirsResponse, error)
 	// RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
 	// controller then gives its replicas their roles. A directory that is online stays.
@@ -236,8 +236,8 @@ type AdminServiceServer interface {
 	// DescribeLogDirs lists the log directories of brokers and the replicas in them. The controller asks each broker; the
 	// entry of a broker that does not answer has an error, and the other entries are complete.
 	DescribeLogDirs(context.Context, *DescribeLogDirsRequest) (*DescribeLogDirsResponse, error)
-	// AlterReplicaLogDirs assigns a replica to a log directory of its broker. A replica that is already there stays;
-	// moving a replica between directories is not implemented and answers POLICY_VIOLATION.
+	// AlterReplicaLogDirs moves a replica to a log directory of its broker, which copies it after the answer. Another
+	// target replaces the target of a move, the present directory cancels the move.
 	AlterReplicaLogDirs(context.Context, *AlterReplicaLogDirsRequest) (*AlterReplicaLogDirsResponse, error)
 	// RetryLogDir takes a failed log directory of a broker back after a check of its file system, without a restart; the
 	// controller then gives its replicas their roles. A directory that is online stays.
