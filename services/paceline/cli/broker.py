@@ -9,7 +9,8 @@ import click
 from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
-from paceline.cli.failures import reported
+from paceline.cli.failures import confirm, reported
+from paceline.cli.log_dir_moves import balancing_moves, carry_out, named_moves, parse_move, plan_rows
 from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show, tell
 from paceline.cli.reassign_plan import encode_plan, read_plan
@@ -159,18 +160,36 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
 @click.option("--topic", "topics", multiple=True, help="only replicas of this topic; may be repeated")
 @click.option("--replicas", "each", is_flag=True, help="print a row per replica, not per directory")
 @click.option("--retry", metavar="DIR", help="first take this failed directory of the broker back, without a restart")
+@click.option("--move", "moves", multiple=True, metavar="TOPIC/PARTITION=DIR", help="move a replica; may be repeated")
+@click.option("--balance", is_flag=True, help="move replicas until the directories of each broker have about one size")
+@click.option("--yes", is_flag=True, help="do not ask before moving")
 @output_option
 @bootstrap_option
 def logdirs(
-    broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, retry: str | None, output: str, bootstrap: str
+    broker_ids: tuple[int, ...],
+    topics: tuple[str, ...],
+    each: bool,
+    retry: str | None,
+    moves: tuple[str, ...],
+    balance: bool,
+    yes: bool,
+    output: str,
+    bootstrap: str,
 ) -> None:
     """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer.
 
     The state of a directory is online; short while its disk has too little free space, so that produce requests are
     refused; full while followers pause, too; or failed.
+
+    --move and --balance print the moves and ask before they start. The brokers then copy, as fast as the setting
+    replica.alter.log.dirs.io.max.bytes.per.second allows; --replicas shows a copy with is_future and the records that
+    it lacks. The present directory as target cancels a move.
     """
     if retry is not None and len(broker_ids) != 1:
         raise click.UsageError("--retry needs the ID of one broker")
+    if moves or balance:
+        _move_replicas(broker_ids, moves, balance, yes, output, bootstrap)
+        return
     with reported(output):
         with open_admin(bootstrap) as admin:
             if retry is not None:
@@ -217,6 +236,33 @@ def logdirs(
                 ]
         show(rows, output)
     if any(one.error is not None or any(log_dir.error is not None for log_dir in one.log_dirs) for one in found):
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _move_replicas(
+    broker_ids: tuple[int, ...], texts: tuple[str, ...], balance: bool, yes: bool, output: str, bootstrap: str
+) -> None:
+    if texts and balance:
+        raise click.UsageError("give either --move or --balance")
+    wanted = dict(parse_move(text) for text in texts)
+    with reported(output), open_admin(bootstrap) as admin:
+        found = admin.describe_log_dirs(broker_ids or None)
+        for one in found:
+            if one.error is not None:
+                raise one.error
+        moves = named_moves(found, wanted) if wanted else {}
+        for broker in found if balance else ():
+            moves |= balancing_moves(broker)
+        rows = plan_rows(found, moves)
+        if rows and not yes:
+            show(rows, "table")
+            confirm(f"start {len(rows)} moves?")
+        started = carry_out(admin, moves) if rows else []
+        tell(started, output, f"{sum(row['started'] for row in started)} of {len(rows)} moves started")
+    refused = [row for row in started if not row["started"]]
+    for row in refused:
+        click.echo(f"{row['error']}: {row['partition']} on broker {row['broker']}: {row['message']}", err=True)
+    if refused:
         raise SystemExit(NEGATIVE_VERDICT)
 
 

@@ -10,9 +10,10 @@ import click
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import exit_code_of, reported
+from paceline.cli.log_dir_moves import prepare_directories
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
-from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
+from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_log_dirs, read_plan
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
 from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle, throttled_brokers
@@ -83,9 +84,12 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, ou
 
     The throttle never delays in-sync replicas. It stays until `reassign status PLAN.json` finds all moves complete, or
     `reassign cancel` cancels the last move. For a plan that is already running, --throttle changes the rate.
+
+    With log_dirs in the plan, new replicas are created in these directories, and replicas in other directories of their
+    brokers move; `broker logdirs --replicas` shows these moves.
     """
     with reported(output):
-        moves = read_plan(plan_file)
+        moves, log_dirs = read_plan(plan_file), read_log_dirs(plan_file)
         throttled = False
         with open_admin(bootstrap) as admin:
             if bytes_per_second is not None:
@@ -94,6 +98,8 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, ou
                 fine: set[Partition] = {each.topic_partition for each in checked if each.error is None}
                 able = {where: target for where, target in moves.items() if where in fine}
                 throttled = _throttle(admin, able, bytes_per_second, validate_only)
+            if log_dirs and not validate_only:
+                prepare_directories(admin, log_dirs)
             results = alter_moves(admin, moves, validate_only)
         accepted = sum(result.error is None for result in results)
         pace = "" if bytes_per_second is None else f", at {bytes_per_second} bytes a second"

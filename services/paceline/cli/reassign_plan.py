@@ -2,6 +2,7 @@
 
 The file has the format of Kafka's ``kafka-reassign-partitions``:
 ``{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}``.
+An entry may have ``log_dirs``, with a directory for each replica, or ``any``.
 """
 
 import json
@@ -13,7 +14,7 @@ from paceline.cli.numbers import MAX_INT32
 from paceline.planning.goals import Partition, Placement, count_goals
 from paceline.planning.planner import copies, differences, make_plan
 
-__all__ = ["Partition", "copies", "differences", "encode_plan", "plan_moves", "read_plan"]
+__all__ = ["Partition", "copies", "differences", "encode_plan", "plan_moves", "read_log_dirs", "read_plan"]
 
 
 def plan_moves(
@@ -49,13 +50,7 @@ def read_plan(path: Path) -> dict[Partition, tuple[int, ...]]:
         OSError: the file cannot be read.
         ValueError: it is not a plan; the message has the position.
     """
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    rows = content.get("partitions") if isinstance(content, dict) else None
-    if not isinstance(rows, list) or content.get("version", 1) != 1:
-        raise ValueError(f'{path} is not a plan: {{"version": 1, "partitions": [...]}} is expected')
+    rows = _read_rows(path)
     moves: dict[Partition, tuple[int, ...]] = {}
     for number, row in enumerate(rows):
         if not _is_move(row):
@@ -67,6 +62,37 @@ def read_plan(path: Path) -> dict[Partition, tuple[int, ...]]:
             raise ValueError(f"{path}: {partition[0]}/{partition[1]} is listed twice")
         moves[partition] = tuple(row["replicas"])
     return moves
+
+
+def read_log_dirs(path: Path) -> dict[tuple[str, int, int], str]:
+    """Return the log directory of each replica in a plan, by topic, partition and broker, without replicas of ``any``.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not a plan, or an entry does not have a directory for each of its replicas.
+    """
+    found = {}
+    for number, row in enumerate(_read_rows(path)):
+        log_dirs = row.get("log_dirs", []) if _is_move(row) else []
+        if not isinstance(log_dirs, list) or not all(isinstance(one, str) and one for one in log_dirs):
+            raise ValueError(f"{path}: log_dirs of entry {number} is not a list of directories")
+        if log_dirs and len(log_dirs) != len(row["replicas"]):
+            raise ValueError(f"{path}: entry {number} has {len(row['replicas'])} replicas and {len(log_dirs)} log_dirs")
+        for broker, log_dir in zip(row["replicas"] if log_dirs else (), log_dirs, strict=True):
+            if log_dir != "any":
+                found[row["topic"], row["partition"], broker] = log_dir
+    return found
+
+
+def _read_rows(path: Path) -> list[Any]:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    rows = content.get("partitions") if isinstance(content, dict) else None
+    if not isinstance(rows, list) or content.get("version", 1) != 1:
+        raise ValueError(f'{path} is not a plan: {{"version": 1, "partitions": [...]}} is expected')
+    return rows
 
 
 def _is_move(row: Any) -> bool:
