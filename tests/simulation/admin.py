@@ -28,6 +28,7 @@ from paceline.model.client_io import (
 )
 from paceline.model.errors import NotControllerError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.log_dirs import ReplicaLogDir
 from tests.simulation.clients import Client
 from tests.support.reassignments import start_reassignments
 
@@ -140,6 +141,18 @@ class Admin(Client):
                 self._read(query, answer[0].low_watermark - 1, name)
 
         self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS + 500, answered)
+
+    def move_replica(self, topic_partition: TopicPartition, broker_id: int, path: str) -> None:
+        """Ask a broker to move its replica to a log directory."""
+        name = f"broker-{broker_id}"
+
+        def handle(reply: Callable[[object], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is not None:
+                reply(life.node.alter_replica_log_dirs([ReplicaLogDir(topic_partition, path)]))
+
+        what = f"moving {topic_partition} on {name} to {path}"
+        self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS, self._told(what))
 
     def _read(self, query: DeleteRecordsQuery, position: int, name: str) -> None:
         """Fetch at a deleted offset."""

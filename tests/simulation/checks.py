@@ -98,6 +98,9 @@ class BrokerLogWatcher:
     def deleted(self, log: ObservedLog) -> None:
         self._checks.deleted(self._life, log)
 
+    def moved(self, old: ObservedLog, log: ObservedLog) -> None:
+        self._checks.moved(self._life, old, log)
+
 
 class Checks:
     """Entry point of all checks."""

@@ -27,6 +27,10 @@ class _File:
     locked: bool = False
 
 
+_DIRECTORY = _File()
+"""Stands for a directory in the changes of a rename: after a power loss it has either its old or its new name."""
+
+
 class ProcessKilled(BaseException):
     """The process died during a change of its files."""
 
@@ -61,14 +65,16 @@ class SimulatedDisk:
         """Bytes that the files may have together; None while the disk has room for all."""
         self.refused_writes = 0
         self.steps_until_death: int | None = None
-        """Number of file changes until the process dies, counted from its next compaction; None: it does not die."""
+        """Number of file changes until the process dies, counted from the next of `counts_from`; None: it lives on."""
+        self.counts_from = CLEANED_SUFFIX
+        """Part of the path of the first change that is counted."""
         self._is_counting = False
 
     def _step(self, path: str) -> None:
         """Count a file change; kill the process when the limit is reached."""
         if self.steps_until_death is None:
             return
-        self._is_counting = self._is_counting or path.endswith(CLEANED_SUFFIX)
+        self._is_counting = self._is_counting or self.counts_from in path
         if self._is_counting:
             if not self.steps_until_death:
                 raise ProcessKilled
@@ -184,8 +190,8 @@ class SimulatedDisk:
             if name == source or name.startswith(source + "/"):
                 self._directories.discard(name)
                 self._directories.add(target + name[len(source) :])
-                self._durable_directories.add(target + name[len(source) :])
                 moved[name] = None
+                moved[target + name[len(source) :]] = _DIRECTORY
         for name, file in removed.items():
             moved[name] = None
             moved[target + name[len(source) :]] = file
@@ -241,7 +247,8 @@ class SimulatedDisk:
         self._step(path)
         kept = []
         for directory, changes in self._pending_names:
-            if directory == path:
+            # The sync of a renamed directory also makes the rename durable, as the journal of ext4 does.
+            if directory == path or changes.get(path) is _DIRECTORY:
                 self._apply(changes)
             else:
                 kept.append((directory, changes))
@@ -274,6 +281,10 @@ class SimulatedDisk:
     def paths(self) -> list[str]:
         """Return the paths of all files, sorted."""
         return sorted(self._files)
+
+    def folders(self) -> list[str]:
+        """Return the paths of all directories, sorted."""
+        return sorted(self._directories)
 
     def crash_process(self) -> None:
         """Kill the process; the kernel keeps every byte and releases its locks."""
@@ -332,6 +343,8 @@ class SimulatedDisk:
                 self._durable_names.pop(name, None)
                 if name not in self._directories:
                     self._durable_directories.discard(name)
+            elif file is _DIRECTORY:
+                self._durable_directories.add(name)
             else:
                 self._durable_names[name] = file
 

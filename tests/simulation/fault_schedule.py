@@ -55,6 +55,8 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "ambush", ("ambush",), profile.ambushes)
     faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
     faults += _draw(world, profile, "hidden listener", ("hide-replication",), profile.hidden_listeners)
+    faults += _draw(world, profile, "move", ("move-replica",), profile.moves)
+    faults += _draw(world, profile, "death in move", ("die-in-move",), profile.deaths_in_move)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 

@@ -9,6 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paceline.controller.brokers.broker_suspicions import Evidence
+from paceline.log.directory_names import FUTURE
+from paceline.log.future_logs import MOVED_FROM
+from paceline.log.segment_names import CLEANED_SUFFIX
 from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.fault_schedule import STRIKES, Fault, draw_one
 from tests.simulation.machines import BrokerMachine, ControllerMachine
@@ -175,7 +178,21 @@ class FaultInjector(Operations, DiskFaults):
                 machine.lose_power()
             self._after(fault, machine.start)
 
-        machine.die_in_compaction(fault.pick // 8 % 40, die)
+        machine.die_at_work(fault.pick // 8 % 40, CLEANED_SUFFIX, die)
+
+    def _die_in_move(self, fault: Fault) -> None:
+        """Kill a broker while it copies a log to another directory, or between two steps of the swap."""
+        machine = self._broker(fault)
+
+        def die() -> None:
+            if fault.other % 2:
+                machine.crash()
+            else:
+                machine.lose_power()
+            self._after(fault, machine.start)
+
+        first = FUTURE if fault.other // 2 % 2 else MOVED_FROM
+        machine.die_at_work(fault.pick // 8 % (40 if first == FUTURE else 12), first, die)
 
     def _stop_broker(self, fault: Fault) -> None:
         self._broker(fault).stop(restart_after_ms=fault.duration_ms)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
+from paceline.log.directory_names import is_being_deleted
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.machines import BrokerLife
 from tests.simulation.partition_record import PartitionRecord
@@ -70,6 +71,23 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
         if known.offline_replicas:
             return f"{life.name} believes that {known.offline_replicas} are offline"
     return None
+
+
+def unfinished_moves(cluster: "SimulatedCluster") -> list[str]:
+    """Return the replicas that still move between directories, and the directories that are still to be deleted."""
+    moving = [
+        f"{life.name} still moves {log.topic_partition} to {log.future.path}"
+        for life in cluster.running_brokers()
+        for log in life.logs.observed_logs()
+        if log.future is not None and log.topic_partition in life.node.replica_manager.hosted.online
+    ]
+    deleted = [
+        f"{life.name} still has {path}"
+        for life in cluster.running_brokers()
+        for path in life.machine.disk.folders()
+        if is_being_deleted(path.rpartition("/")[2])
+    ]
+    return moving + deleted
 
 
 def why_not_quiet(cluster: "SimulatedCluster") -> str | None:

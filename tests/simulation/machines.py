@@ -15,6 +15,7 @@ from paceline.coordination.interface import Request, SessionEvent, SessionState
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.directory_names import directory_name
+from paceline.log.segment_names import CLEANED_SUFFIX
 from paceline.model.control import Endpoint
 from paceline.model.errors import KafkaStorageError
 from paceline.model.state_change import StateChange
@@ -374,6 +375,7 @@ class BrokerMachine:
             life = self.life = BrokerLife(self, self._lives)
         except KafkaStorageError as error:
             # As in Kafka, only an operator can decide which of two logs of a partition is outdated.
+            self.cluster.checks.verdicts.check("R24", self._directories_lost, f"{self.name}: {error}")
             self.cluster.note(self.name, f"does not start: {error}")
             self.disk.crash_process()
             self._remove_abandoned_logs()
@@ -441,15 +443,18 @@ class BrokerMachine:
             self.cluster.note(life.name, f"finds {self.name} {evidence.name}, broker epoch {broker_epoch}")
             life.scheduler.call_soon(partial(life.node.evidence_of_death, self.broker_id, broker_epoch, evidence))
 
-    def die_in_compaction(self, steps: int, how: "Callable[[], None]") -> None:
-        """Let the process die after ``steps`` changes of files, counted from its next compaction."""
+    def die_at_work(self, steps: int, first: str, how: "Callable[[], None]") -> None:
+        """Let the process die after ``steps`` changes of files, from the next change with ``first`` in its path on."""
         if self.life is not None:
             self._how_to_die = how
             self.disk.steps_until_death = steps
+            self.disk.counts_from = first
 
     def died(self) -> None:
-        """Handle the death that `die_in_compaction` has scheduled."""
-        self.cluster.note(self.name, "dies in a compaction")
+        """Handle the death that `die_at_work` has scheduled."""
+        self.cluster.note(
+            self.name, "dies in a compaction" if self.disk.counts_from == CLEANED_SUFFIX else "dies in a move"
+        )
         self.has_died_at_work = True
         self._how_to_die()
 

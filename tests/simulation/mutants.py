@@ -19,6 +19,7 @@ from typing import Any
 from paceline.console.recording import Header, RecordingWriter
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_groups as broken_groups
+from tests.simulation import mutations_of_moves as moves
 from tests.simulation import mutations_of_rare_places as rarely_broken
 from tests.simulation import mutations_of_reachability as reachability
 from tests.simulation import mutations_of_replicas as also_broken
@@ -38,6 +39,8 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "hidden_listeners": 0,
     "ambushes": 0,
     "epoch_lookups": False,
+    "moves": 0,
+    "deaths_in_move": 0,
 }
 """Profile of mutants that were written before these settings existed; keeps their runs unchanged."""
 
@@ -119,6 +122,11 @@ _MOVES_ARE_LATE = _aim(
     replication_factor=2,
     min_insync_replicas=1,
 )
+_DISKS_CHANGE = _aim("bounce-broker", "kill-leader", "isolate-broker", count=10) | {
+    "moves": 24,
+    "log_dirs": 2,
+    "send_every_ms": 30,
+}
 _STOPS = _aim("stop-broker", "stop-and-lose-power", "pause-broker", count=12) | _THREE
 _DISKS_FAIL = _aim("failed-write", "failed-sync", "failed-write", count=12, flush_messages=1)
 _POWER_FAILS_AFTER_A_STOP = _aim("stop-and-lose-power", count=12, flush_messages=2**63 - 1)
@@ -753,6 +761,18 @@ MUTANTS: tuple[Mutant, ...] = (
         100,
         _LOOSE_GROUPS,
     ),
+    # moves between log directories
+    Mutant("a half copied log is swapped in", moves.swap_unguarded, ("R24", "R5b"), 20, _DISKS_CHANGE),
+    Mutant("a moved log forgets its high watermark", moves.high_watermark_forgotten, ("R24",), 20, _DISKS_CHANGE),
+    Mutant(
+        "a truncation is not repeated on a future log",
+        moves.truncations_not_repeated,
+        ("R24", "R3", "R3b", "R9", "R5b", "C13"),
+        120,
+        _LEADERS_DIVERGE | {"fault_count": 14, "acks_all": 0.0, "partitions": 1, "moves": 16, "log_dirs": 2},
+    ),
+    Mutant("a move leaves the old log", moves.old_directory_kept, ("R24",), 20, _DISKS_CHANGE),
+    Mutant("readers get the future log", moves.future_log_served, ("C6", "C7", "C9", "C13", "R10"), 20, _DISKS_CHANGE),
     # pairs: each guard hides the absence of the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(

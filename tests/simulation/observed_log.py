@@ -16,6 +16,8 @@ from paceline.log.append_info import AppendInfo
 from paceline.log.compaction.cleaner import CleanedSegment
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.compaction.log_compaction import LogCompaction
+from paceline.log.directory_names import parse_future_name
+from paceline.log.future_logs import FutureLogs
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
@@ -194,6 +196,9 @@ class LogWatcher(Protocol):
     def deleted(self, log: "ObservedLog") -> None:
         """Called before the log is deleted."""
 
+    def moved(self, old: "ObservedLog", log: "ObservedLog") -> None:
+        """Called after ``log`` in another directory has replaced the log ``old``."""
+
 
 class ObservedLog(PartitionLog):
     """A `PartitionLog` with a mirror; reports to a watcher."""
@@ -208,7 +213,8 @@ class ObservedLog(PartitionLog):
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
         super().begin_with(segments, log_start_offset, recovery_point)
         self.mirror = Mirror(self.log_start_offset)
-        self.watcher = self._files.watcher  # type: ignore[attr-defined]
+        if parse_future_name(self.path.rpartition("/")[2]) is None:
+            self.watcher = self._files.watcher  # type: ignore[attr-defined]
 
     def rebuild_mirror(self) -> None:
         """Read the mirror from the segments, after a load."""
@@ -352,6 +358,20 @@ class ObservedLogManager(LogManager):
     """The real log manager, which creates and loads `ObservedLog`s."""
 
     log_class = ObservedLog
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.futures.swap = self._swap  # type: ignore[method-assign]
+
+    def _swap(self, tp: TopicPartition) -> PartitionLog:
+        old = self.get(tp)
+        log = FutureLogs.swap(self.futures, tp)
+        assert isinstance(old, ObservedLog) and isinstance(log, ObservedLog)
+        log.watcher = old.watcher
+        log.rebuild_mirror()
+        if log.watcher is not None:
+            log.watcher.moved(old, log)
+        return log
 
     def delete(self, tp: TopicPartition) -> None:
         log = self.get(tp)

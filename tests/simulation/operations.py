@@ -10,6 +10,7 @@ from paceline.controller.admin.admin_values import ElectionType
 from paceline.coordination import znodes
 from paceline.model.client_io import DeleteRecordsQuery
 from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition, new_id
+from tests.simulation.machines import LOG_DIRS
 from tests.simulation.operator import FOREIGN, Operator
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.world import MILLISECOND
@@ -112,6 +113,20 @@ class Operations:
         if chance.random() < 0.3:
             other = None if chance.random() < 0.5 else self._replicas(chance)
             self._soon(chance, lambda: self._admin.reassign(chosen[0].topic_partition, other))
+
+    def _move_replica(self, fault: "Fault") -> None:
+        """Move a replica to a directory of its broker, often slowly, and sometimes to another one soon after."""
+        record = self._record(fault)
+        if record is None or not record.assignment.replicas:
+            return
+        chance = self._chance(fault)
+        broker_id = chance.choice(record.assignment.replicas)
+        if chance.random() < 0.6:
+            self._operator.throttle_moves(broker_id, chance.choice((100, 1_000, 4_000, 8_000)))
+        self._admin.move_replica(record.topic_partition, broker_id, chance.choice(LOG_DIRS))
+        if chance.random() < 0.3:
+            again = chance.choice(LOG_DIRS)
+            self._soon(chance, lambda: self._admin.move_replica(record.topic_partition, broker_id, again))
 
     # Leaders
 

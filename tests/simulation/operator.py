@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response, SessionEvent, SessionState, SetData
 from paceline.model.assignment import ReplicaAssignment
+from paceline.model.broker_dynamic_config import ALTER_LOG_DIRS_RATE, REPLICATION_RATES
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.world import NodeScheduler, Skew
 from tests.support.zookeeper.client import MemoryZooKeeper
@@ -42,7 +43,7 @@ class Operator:
         )
         self._zookeeper = MemoryZooKeeper(cluster.server, self._scheduler, session_timeout_ms=20_000)
         self._started = False
-        self._throttled: dict[int, None] = {}
+        self._throttled: dict[int, dict[str, str]] = {}
 
     def exists(self, path: str) -> bool:
         """Whether a node exists now."""
@@ -75,16 +76,25 @@ class Operator:
 
     def throttle(self, broker_id: int, bytes_per_second: int | None) -> None:
         """Set a broker's replication throttles; None removes them."""
-        self._throttled[broker_id] = None
-        keys = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-        overrides = {} if bytes_per_second is None else dict.fromkeys(keys, str(bytes_per_second))
+        self._throttle(broker_id, REPLICATION_RATES, bytes_per_second)
+
+    def throttle_moves(self, broker_id: int, bytes_per_second: int) -> None:
+        """Set the throttle of a broker for moves between its log directories."""
+        self._throttle(broker_id, (ALTER_LOG_DIRS_RATE,), bytes_per_second)
+
+    def _throttle(self, broker_id: int, keys: tuple[str, ...], bytes_per_second: int | None) -> None:
+        overrides = self._throttled.setdefault(broker_id, {})
+        if bytes_per_second is None:
+            overrides.clear()
+        else:
+            overrides.update(dict.fromkeys(keys, str(bytes_per_second)))
         path, data = znodes.broker_config_path(broker_id), znodes.encode_config(overrides)
         self._write(Create(path, data))
         self._write(SetData(path, data))
         self._write(Create(znodes.CONFIG_CHANGE_PREFIX, _changed(f"brokers/{broker_id}"), sequential=True))
 
     def lift_throttles(self) -> None:
-        """Remove all replication throttles."""
+        """Remove all throttles."""
         for broker_id in self._throttled:
             self.throttle(broker_id, None)
 

@@ -34,6 +34,8 @@ from paceline.controller.state.leader_election import Election
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.coordination.interface import SessionState
+from paceline.log.future_logs import FutureLogs
+from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import Record
 from paceline.model.errors import ErrorCode, OffsetNotAvailableError, PacelineError
@@ -80,6 +82,8 @@ PLACES: dict[str, tuple[int, int]] = {
     "a commit follows a tombstone that is not stored yet": (0, 0),
     "a commit without members": (19, 61),
     "a member of an earlier generation": (0, 10),
+    "a replica has moved to another directory": (0, 0),
+    "a truncation is repeated on a future log": (0, 0),
 }
 """Floors: in how many of 300 ordinary seeds, and of 300 wild ones, a place is reached at least: about half as
 many as usual, a quarter for rare places. A place with 0 is counted without a floor.
@@ -227,6 +231,12 @@ class Places:
             if fetcher._activity is not Activity.FETCHING or fetcher._latest is not request:
                 reach("an answer to an earlier fetch")
 
+        def repeats(log: PartitionLog, *_: Any) -> None:
+            if log.future is not None and log.future.log_end_offset > log.log_end_offset:
+                reach("a truncation is repeated on a future log")
+
+        probe(PartitionLog, "_repeat", repeats)
+        probe(FutureLogs, "swap", _nothing, lambda *_: reach("a replica has moved to another directory"))
         probe(IsrUpdates, "_propose", proposed)
         probe(IsrUpdates, "unknown", answered("the result of an ISR write is unknown"))
         probe(IsrUpdates, "conflict", answered("an ISR write meets another state"))

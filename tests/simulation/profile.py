@@ -129,6 +129,11 @@ class Profile:
     epoch_lookups: bool = False
     """Whether a reader asks where the leader epoch of its last record ends."""
 
+    moves: int = 0
+    """Number of times that a replica moves between the directories of its broker; the brokers have two directories."""
+    deaths_in_move: int = 0
+    """Number of times that a broker dies in a move, by a kill or a loss of power."""
+
     groups: int = 0
     """Number of consumer groups; with groups, ``__consumer_offsets`` is compacted continuously."""
     group_members: int = 0
@@ -275,7 +280,7 @@ class Profile:
 
 def draw_profile(world: World) -> Profile:
     """Return the profile of the world's seed."""
-    drawn = draw_base_profile(world)
+    drawn = with_moves(world, draw_base_profile(world), (0, 0, 0, 3, 8))
     if drawn.replication_factor > 2 and world.chance("only a hidden listener").random() < 0.08:
         drawn = replace(drawn, **ONLY_A_HIDDEN_LISTENER)
     return with_groups(world, drawn, (0, 0, 0, 0, 0, 0, 1, 2))
@@ -377,7 +382,14 @@ def draw_wild_profile(world: World) -> Profile:
         evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
         ambushes=world.chance("ambushes").choices((0, 4, 12), (1, 1, 1))[0],
     )
-    return with_groups(world, wild, (0, 1, 2))
+    return with_groups(world, with_moves(world, wild, (0, 6, 20)), (0, 1, 2))
+
+
+def with_moves(world: World, profile: Profile, moves: tuple[int, ...]) -> Profile:
+    """Return a profile with one of these numbers of moves between log directories."""
+    chance = world.chance("moves between directories")
+    drawn = chance.choice(moves)
+    return replace(profile, moves=drawn, deaths_in_move=chance.choice((0, 1, 3)), log_dirs=2) if drawn else profile
 
 
 def _joined(some: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

@@ -315,6 +315,24 @@ class ReplicaChecks:
             record.forget_replica(life.broker_id)
             record.undo_damage(life.broker_id)
 
+    def moved(self, life: "BrokerLife", old: ObservedLog, log: ObservedLog) -> None:
+        """Check a log that has replaced another one at the end of a move between directories."""
+        record = self._records.of_log(log)
+        if record is None:
+            return
+        record.logs[life.broker_id] = log
+        record.root(log.mirror, old.mirror)
+        self._forget_as_before(log, old.mirror)
+        if record.is_unknowable or life.broker_id in record.flipped:
+            return
+        offsets = [(one.log_start_offset, one.high_watermark, one.log_end_offset) for one in (old, log)]
+        self._verdicts.check("R24", offsets[0] == offsets[1], f"{record}: {life.name} moves {offsets}")
+        self._verdicts.check(
+            "R24", old.mirror.same_history(log.mirror), f"{record}: {life.name} moves another log, {offsets}"
+        )
+        self.epochs_agree(life.name, record, log)
+        self._compaction.contents(life, record, log)
+
     # Roles
 
     def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:

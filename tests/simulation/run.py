@@ -15,7 +15,14 @@ from tests.simulation.clients import Producer
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.fault_schedule import Fault, draw_faults
 from tests.simulation.faults import FaultInjector
-from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_not_quiet, why_not_whole
+from tests.simulation.health import (
+    leftovers,
+    stays_below_min_isr,
+    strays,
+    unfinished_moves,
+    why_not_quiet,
+    why_not_whole,
+)
 from tests.simulation.members import Groups
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
@@ -177,13 +184,16 @@ class Run:
         self._until(lambda: not any(producer.open for producer in self.producers), _DRAIN_MS)
 
         def unsettled() -> str | None:
-            return why_not_quiet(self.cluster) or next(iter(leftovers(self.cluster)), None)
+            found = (*leftovers(self.cluster), *unfinished_moves(self.cluster))
+            return why_not_quiet(self.cluster) or next(iter(found), None)
 
         quiet = self._until(lambda: unsettled() is None, _DRAIN_MS)
         if recovered:
             checks.verdicts.check("C13", quiet, f"{_DRAIN_MS} ms after the last send: {unsettled()}")
             for evidence in leftovers(self.cluster):
                 checks.verdicts.fail("R17", evidence)
+            for evidence in unfinished_moves(self.cluster):
+                checks.verdicts.fail("R24", evidence)
             for name in ("K10", "K12"):
                 checks.verdicts.exercise(name)
         return recovered and quiet

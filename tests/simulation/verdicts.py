@@ -49,6 +49,7 @@ INVARIANTS: dict[str, str] = {
     "R21": "a lookup by time finds the same record as a scan of the log",
     "R22": "compaction keeps the last record of each key at its offset, and needs known settings and committed records",
     "R23": "a full disk takes no log directory offline",
+    "R24": "a move between directories keeps the log and its high watermark, and leaves one copy",
     "K1": "one controller per controller epoch, which rises by one",
     "K2": "only the present controller writes, fenced",
     "K3": "every announced state was written before",
