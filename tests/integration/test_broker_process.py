@@ -27,7 +27,7 @@ from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
-from tests.support.embedded_zookeeper import embedded_zookeeper
+from tests.support.embedded_zookeeper import embedded_zookeeper, pause, resume
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
@@ -427,9 +427,9 @@ def test_a_controller_is_ready_while_it_is_active_or_knows_the_active_one(
 
     serving, not_serving = 1, 2
     until(lambda: all_say(serving))
-    server.pause()
+    pause(server)
     until(lambda: all_say(not_serving))
-    server.resume()
+    resume(server)
     until(lambda: all_say(serving))
 
 

@@ -177,7 +177,8 @@ def test_a_throttled_reassignment_shows_progress_and_its_throttle_is_removed_at_
         listed = {entry.key: entry.value for entry in admin.describe_configs("slow", LISTS)["slow"]}
         assert listed == {LISTS[0]: "0:1", LISTS[1]: "0:3"}
         for broker in (1, 3):
-            assert [each.value for each in admin.describe_broker_configs([broker])[broker]] == ["20000", "20000"]
+            shown = {each.key: each.value for each in admin.describe_broker_configs([broker])[broker]}
+            assert [shown[key] for key in RATES] == ["20000", "20000"]
         assert {each.source for each in admin.describe_broker_configs([2])[2]} == {"built-in default"}
     (row,) = rows(cluster, "reassign", "status", str(plan))
     assert (row["state"], row["throttle"]) == ("copying", 20_000)

@@ -21,7 +21,6 @@ QUICK = (
     "repeated batches are not recognised",
     "a new session proves earlier leaderships",
     "a full disk is a broken disk",
-    "a shortage of room never ends",
 )
 
 

@@ -13,7 +13,7 @@ from tests.simulation.run import Run, run_seed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-FEW = 60
+FEW = 30
 KEPT = [line.split(maxsplit=1) for line in (HERE / "kept_seeds.txt").read_text().splitlines() if line[:1].isdigit()]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.log.checkpoint import HIGH_WATERMARK_CHECKPOINT, MetaProperties, read_offsets
 from paceline.log.directory_names import directory_name, parse_directory_name
-from paceline.log.files import join
+from paceline.log.files import DiskSpace, join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.model.errors import InconsistentTopicIdError, KafkaStorageError, UnknownTopicOrPartitionError
@@ -281,12 +281,16 @@ def test_a_failure_while_running_takes_one_directory_and_its_logs_offline() -> N
 
 def test_a_new_log_goes_to_the_directory_with_most_free_bytes_if_space_decides() -> None:
     free = {"/d1": 10, "/d2": 30, "/d3": 20}
-    found = LogManager(
-        MemoryFiles(), list(free), SMALL, on_dir_failure=lambda _path, _error: None, free_bytes=lambda path: free[path]
-    )
+
+    class Disks(MemoryFiles):
+        def space(self, path: str) -> DiskSpace:
+            return DiskSpace(free[path], 100, path)
+
+    found = LogManager(Disks(), list(free), SMALL, on_dir_failure=lambda _path, _error: None, by_space=True)
     found.load(0)
     assert found.get_or_create(TP, None, True).directory.path == "/d2"
     free["/d3"] = 31
+    found.measure_space(1)
     assert found.get_or_create(TopicPartition("t", 7), None, True).directory.path == "/d3"
     found.prefer(TopicPartition("t", 8), "/d1")
     assert found.get_or_create(TopicPartition("t", 8), None, True).directory.path == "/d1"

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from paceline.model.identifiers import TopicPartition
-from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind, state_change_fields
+from paceline.model.state_change import ReplicaOffsets, RequestAnswer, StateChange, StateChangeKind, state_change_fields
 from paceline.runtime.logging import (
     STATE_CHANGE_LOGGER,
     StateChangeWriter,
@@ -137,10 +137,16 @@ def test_a_state_change_that_cannot_be_written_does_not_end_the_log(tmp_path: Pa
 
 def test_every_field_of_a_state_change_is_written() -> None:
     for field in fields(StateChange):
-        known = {"kind": CHANGE.kind, "topic_partition": TopicPartition("t", 3), "replicas": CHANGE.replicas}
+        known = {
+            "kind": CHANGE.kind,
+            "topic_partition": TopicPartition("t", 3),
+            "replicas": CHANGE.replicas,
+            "answer": RequestAnswer(request="LeaderAndIsr", controller_id=1),
+        }
         values: dict[str, Any] = {"who": "broker-1", "wall_ms": 5, field.name: known.get(field.name, "x")}
         change = StateChange(**values)
-        assert ("partition" if field.name == "topic_partition" else field.name) in state_change_fields(change)
+        written = {"topic_partition": "partition", "answer": "request"}.get(field.name, field.name)
+        assert written in state_change_fields(change)
 
 
 def test_without_a_file_state_changes_are_in_the_services_log() -> None:
