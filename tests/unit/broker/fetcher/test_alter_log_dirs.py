@@ -1,13 +1,15 @@
 """Moves of replicas between log directories (KIP-113), on brokers with two or three directories."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from paceline.log.log_config import LogConfig
+from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, encode_batch
-from paceline.model.errors import KafkaStorageError, PacelineError, ReplicaNotAvailableError
+from paceline.model.errors import KafkaStorageError, LogDirFullError, PacelineError, ReplicaNotAvailableError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import ReplicaLogDir, ReplicaOnDisk
 from tests.support.batches import decode_records
@@ -594,3 +596,79 @@ def test_a_copy_begins_again_when_the_log_was_compacted_while_its_directory_was_
     cluster.decide(1, 1, (1,), (1,))
     run_until_moved(cluster)
     assert broker.values() == values
+
+
+# full disks
+
+
+def test_a_move_waits_while_its_target_has_no_room() -> None:
+    cluster = cluster_of(1, **SMALL)
+    values = fill(cluster)
+    move(cluster)
+    cluster.time.run_until(half_copied(cluster[1]), 5_000)
+    cluster[1].logs.spaces[TWO].note_no_room()
+    future = cluster[1].log().future
+    assert future is not None
+    end = future.log_end_offset
+    cluster.time.run_for(5_000)
+    assert future.log_end_offset == end and cluster[1].logs.live_log_dirs == [ONE, TWO]
+    assert fill(cluster, 1, 20) == cluster[1].values()[20:], "the replica serves meanwhile"
+    run_until_moved(cluster)
+    assert cluster[1].values() == [*values, b"20"]
+
+
+def test_a_move_continues_after_a_change_that_its_copy_had_no_room_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(1, **SMALL)
+    values = fill(cluster)
+    move(cluster)
+    cluster.time.run_until(half_copied(cluster[1]), 5_000)
+    future = cluster[1].log().future
+
+    def no_room(_log: PartitionLog, _offset: int) -> None:
+        raise LogDirFullError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "follow_start", no_room)
+        cluster[1].log().increment_log_start_offset(1)
+    assert future is not None and cluster[1].log().future is None
+    run_until_moved(cluster)
+    assert cluster[1].log().log_start_offset == 1 and cluster[1].values() == values[1:]
+
+
+def test_a_swap_without_room_ends_the_move_and_leaves_the_log() -> None:
+    cluster = cluster_of(1)
+    values = fill(cluster)
+
+    def fails(operation: str, path: str) -> bool:
+        if operation == "append" and "moved-from" in path:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        return False
+
+    cluster[1].files.fails = fails
+    move(cluster)
+    cluster.time.run_until(lambda: cluster[1].logs.futures.get(TP) is None, 10_000)
+    cluster[1].files.fails = lambda _operation, _path: False
+    cluster.time.run_for(20_000)
+    assert cluster[1].logs.live_log_dirs == [ONE, TWO] and folders(cluster[1]) == ["/one/orders-0"]
+    assert fill(cluster, 1, 20) == cluster[1].values()[20:] and cluster[1].values()[:20] == values
+    move(cluster)
+    run_until_moved(cluster)
+    assert cluster[1].values() == [*values, b"20"]
+
+
+def test_a_failed_directory_with_an_unfinished_move_is_not_taken_back_without_a_restart() -> None:
+    cluster = cluster_of(1, **SMALL)
+    values = fill(cluster)
+    move(cluster)
+    cluster.time.run_until(half_copied(cluster[1]), 5_000)
+    cluster[1].files.fails = lambda operation, path: path.startswith(TWO) and operation == "append"
+    cluster.time.run_until(lambda: cluster[1].logs.live_log_dirs == [ONE], 5_000)
+    cluster[1].files.fails = lambda _operation, _path: False
+    answers: list[Exception | None] = []
+    cluster[1].node.retry_log_dir(TWO, answers.append)
+    cluster.time.run_until(lambda: bool(answers), 1_000)
+    assert "moves are not finished" in str(answers[0]) and cluster[1].logs.live_log_dirs == [ONE]
+    cluster.restart(1)
+    cluster.decide(1, 1, (1,), (1,))
+    run_until_moved(cluster)
+    assert cluster[1].values() == values
