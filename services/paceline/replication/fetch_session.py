@@ -85,9 +85,9 @@ class FetchSession:
         "next_epoch",
         "owner",
         "partitions",
+        "read_each_time",
         "session_id",
-        "unchecked",
-        "unsettled",
+        "unchecked_changes",
         "waiting",
     )
 
@@ -100,11 +100,11 @@ class FetchSession:
         self.partitions: dict[TopicPartition, FetchPosition] = {}
         self.marked: dict[TopicPartition, None] = {}
         """Partitions that changed since the last response, in the order of their first change."""
-        self.unsettled: dict[TopicPartition, None] = {}
+        self.read_each_time: dict[TopicPartition, None] = {}
         """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
         self.waiting: Callable[[], None] | None = None
         """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
-        self.unchecked: dict[TopicPartition, int] = {}
+        self.unchecked_changes: dict[TopicPartition, int] = {}
         """Changes since the waiting fetch last checked, as bits of `PartitionChange`."""
         self.closed = False
 
@@ -124,7 +124,7 @@ class FetchSession:
     def remove(self, topic_partition: TopicPartition) -> bool:
         """Remove a partition; return whether the session had it."""
         self.marked.pop(topic_partition, None)
-        self.unsettled.pop(topic_partition, None)
+        self.read_each_time.pop(topic_partition, None)
         return self.partitions.pop(topic_partition, None) is not None
 
     def mark(self, topic_partition: TopicPartition, change: int) -> bool:
@@ -134,19 +134,19 @@ class FetchSession:
         self.marked[topic_partition] = None
         if self.waiting is None:
             return False
-        self.unchecked[topic_partition] = self.unchecked.get(topic_partition, 0) | change
+        self.unchecked_changes[topic_partition] = self.unchecked_changes.get(topic_partition, 0) | change
         return True
 
-    def take_unchecked(self) -> dict[TopicPartition, int]:
+    def take_unchecked_changes(self) -> dict[TopicPartition, int]:
         """Return and clear the changes that the waiting fetch has not checked yet."""
-        unchecked, self.unchecked = self.unchecked, {}
+        unchecked, self.unchecked_changes = self.unchecked_changes, {}
         return unchecked
 
     def take_marked(self) -> list[FetchPosition]:
         """Return the partitions that the next fetch must read, marked partitions first, and clear the marks."""
         partitions = self.partitions
         taken = [partitions[tp] for tp in self.marked]
-        taken += [partitions[tp] for tp in self.unsettled if tp not in self.marked]
+        taken += [partitions[tp] for tp in self.read_each_time if tp not in self.marked]
         self.marked = {}
         return taken
 

@@ -121,12 +121,12 @@ def test_a_fetch_reads_only_marked_partitions() -> None:
     assert [one.topic_partition for one in session.take_marked()] == [B]
 
 
-def test_unsettled_partitions_are_read_at_every_fetch() -> None:
+def test_a_partition_with_an_error_is_read_at_every_fetch() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     for tp in (A, B):
         session.put(position(tp))
     session.take_marked()
-    session.unsettled[A] = None
+    session.read_each_time[A] = None
     session.mark(B, PartitionChange.APPENDED)
     assert [one.topic_partition for one in session.take_marked()] == [B, A]
     assert [one.topic_partition for one in session.take_marked()] == [A]
@@ -146,8 +146,8 @@ def test_a_waiting_fetch_receives_all_news_of_a_partition_once() -> None:
     assert not session.mark(A, PartitionChange.APPENDED)
     session.waiting = lambda: None
     assert session.mark(A, PartitionChange.APPENDED) and session.mark(A, PartitionChange.ROLE)
-    assert session.take_unchecked() == {A: PartitionChange.APPENDED | PartitionChange.ROLE}
-    assert session.take_unchecked() == {}
+    assert session.take_unchecked_changes() == {A: PartitionChange.APPENDED | PartitionChange.ROLE}
+    assert session.take_unchecked_changes() == {}
 
 
 def test_a_changed_position_keeps_the_high_watermark_that_was_sent() -> None:

@@ -95,7 +95,7 @@ class DelayedSessionFetch(DelayedOperation):
         wanted = PartitionChange.ROLE | (
             PartitionChange.HIGH_WATERMARK if reader.replica_id is None else PartitionChange.APPENDED
         )
-        for topic_partition, changes in session.take_unchecked().items():
+        for topic_partition, changes in session.take_unchecked_changes().items():
             position = session.partitions.get(topic_partition)
             if position is not None and reader.wants_high_watermark and changes & PartitionChange.HIGH_WATERMARK:
                 return True

@@ -182,7 +182,7 @@ class FetchHandler:
         session.mark_first(
             read.position.topic_partition for read in reads if read.available or _differs_from_last_response(read)
         )
-        session.take_unchecked()
+        session.take_unchecked_changes()
         waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
         session.waiting = waiting.check_marked
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
@@ -200,7 +200,7 @@ class FetchHandler:
         session = run.session
         if session is not None:
             session.waiting = None
-            session.take_unchecked()
+            session.take_unchecked_changes()
             positions = session.take_marked()
         elif run.limits.min_bytes > 1:
             if self._is_answering:
@@ -324,9 +324,9 @@ class FetchHandler:
                 self._report_fence(reader.replica_id, position.topic_partition, error)
         if session is not None:
             if read.settled:
-                session.unsettled.pop(position.topic_partition, None)
+                session.read_each_time.pop(position.topic_partition, None)
             else:
-                session.unsettled[position.topic_partition] = None
+                session.read_each_time[position.topic_partition] = None
         return read
 
     def _report_fence(self, replica_id: int, topic_partition: TopicPartition, error: PacelineError) -> None:
