@@ -112,6 +112,8 @@ class SmallCore:
         self.proved_calls = SmallProvedCalls(self.deleted)
         self.control_outcome: ControlResponse | Exception = ControlResponse()
         self.producers: list[Hashable] = []
+        self.retried: list[str] = []
+        """Log directories whose load goes on for ever."""
         self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
 
     def contacts(self) -> tuple[int | None, bool]:
@@ -153,6 +155,10 @@ class SmallCore:
 
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         reply(self.producer_id)
+
+    def retry_log_dir(self, path: str, *_: object) -> bool:
+        self.retried.append(path)
+        return True
 
     def when_epochs_read(self, on_read: Callable[[], None]) -> None:
         on_read()

@@ -45,6 +45,18 @@ async def test_control_requests_run_on_the_event_loop(door: Door) -> None:
     assert len(door.core.controls) == 3
 
 
+async def test_log_directories_that_are_being_loaded_hold_no_control_thread(door: Door) -> None:
+    control = door.control()
+    request = control_pb.RetryLogDirRequest(path="/slow", stamp=STAMP)
+    retries = [asyncio.ensure_future(control.RetryLogDir(request, timeout=60)) for _ in range(2 * CONTROL_THREADS)]
+    deadline_s = time.monotonic() + 60
+    while len(door.core.retried) < CONTROL_THREADS and time.monotonic() < deadline_s:
+        await asyncio.sleep(0.01)
+    await control.LeaderAndIsr(control_pb.LeaderAndIsrRequest(stamp=STAMP), timeout=10)
+    assert len(door.core.controls) == 1
+    assert all(answer.loading for answer in await asyncio.gather(*retries))
+
+
 async def test_a_control_request_without_a_stamp_never_reaches_the_core(door: Door) -> None:
     assert isinstance(
         await failure_of(door.control().StopReplica(control_pb.StopReplicaRequest())), InvalidRequestError

@@ -12,6 +12,7 @@ from paceline.controller.service.log_dirs_servicer import (
     AskingController,
     alter_replica_log_dirs,
     describe_log_dirs,
+    retry_log_dir,
 )
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.model.control import LiveBroker
@@ -28,6 +29,7 @@ class FakeBrokers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, silent: set[int]) -> None:
         self.timeouts_s: dict[int, float] = {}
+        self.repeated: list[bool] = []
         self._silent = silent
         monkeypatch.setattr(log_dirs_servicer, "_asked", self._asked)
 
@@ -47,6 +49,11 @@ class FakeBrokers:
     ) -> Any:
         results = [pb.AlterReplicaLogDirResult(broker_id=one.broker_id) for one in request.replicas]
         return await self._answer(self._broker_id, timeout, control_pb.AlterReplicaLogDirsResponse(results=results))
+
+    async def RetryLogDir(self, request: control_pb.RetryLogDirRequest, timeout: float) -> Any:  # noqa: N802
+        self.repeated.append(request.is_repeated)
+        is_loading = self._broker_id in self._silent or len(self.repeated) < 3
+        return control_pb.RetryLogDirResponse(loading=is_loading)
 
     async def _answer(self, broker_id: int, timeout_s: float, answer: Any) -> Any:
         self.timeouts_s[broker_id] = timeout_s
@@ -79,3 +86,15 @@ def test_a_broker_that_is_asked_late_has_only_the_time_that_is_left(monkeypatch:
     results = asyncio.run(alter_replica_log_dirs(BROKERS, replicas, TIMEOUT_S, ASKING))
     assert [result.HasField("error") for result in results] == [True] * BROKERS_AT_ONCE + [False] * 3
     assert all(brokers.timeouts_s[broker_id] < TIMEOUT_S / 2 for broker_id in range(BROKERS_AT_ONCE, len(replicas)))
+
+
+@pytest.mark.parametrize("silent", [set(), {1}])
+def test_the_controller_asks_until_the_directory_is_loaded_or_the_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch, silent: set[int]
+) -> None:
+    brokers = FakeBrokers(monkeypatch, silent)
+    monkeypatch.setattr(log_dirs_servicer, "_RETRY_POLL_S", TIMEOUT_S / 8)
+    request = pb.RetryLogDirRequest(broker_id=1, path="/slow")
+    error = asyncio.run(retry_log_dir(BROKERS[1], request, TIMEOUT_S, ASKING))
+    assert brokers.repeated[:3] == [False, True, True]
+    assert (error is None, isinstance(error, RequestTimedOutError)) == (not silent, bool(silent))

@@ -287,6 +287,7 @@ class BrokerLife(Life):
             self._fatal,
             background,
             DiskThread(self, "cleaner thread") if cluster.profile.compacts else background,
+            background,
             unclean_restart=self.unclean,
         )
 

@@ -47,7 +47,7 @@ from paceline.model.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from paceline.model.errors import BrokerNotAvailableError, ErrorCode, RequestTimedOutError
+from paceline.model.errors import BrokerNotAvailableError, ErrorCode, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -210,6 +210,7 @@ class BrokerUnderTest:
         self.watched: set[TopicPartition] = set()
         """Partitions that a watcher names."""
         self.fatal: list[Exception] = []
+        self.directory_work = InlineWork(cluster.time)
         self.up = True
         self.logs = LogManager(
             files,
@@ -240,6 +241,7 @@ class BrokerUnderTest:
             self.fatal.append,
             InlineWork(cluster.time),
             InlineWork(cluster.time),
+            self.directory_work,
             unclean_restart=report.is_unclean_restart("boot"),
             watched=self.watched,
         )
@@ -253,6 +255,17 @@ class BrokerUnderTest:
         log = self.logs.get(tp)
         assert log is not None
         return log
+
+    def retry_log_dir(self, path: str) -> PacelineError | None:
+        """Ask as the controller does, until the directory is loaded; return the error."""
+        try:
+            loading = self.node.retry_log_dir(path, is_repeated=False)
+            while loading:
+                self.cluster.time.run_for(10)
+                loading = self.node.retry_log_dir(path, is_repeated=True)
+        except PacelineError as error:
+            return error
+        return None
 
     def values(self, tp: TopicPartition = TP) -> list[bytes]:
         """Values of all records in the log."""

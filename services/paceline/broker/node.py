@@ -34,6 +34,7 @@ from paceline.broker.requests.log_dirs import alter_replica_log_dirs, describe_l
 from paceline.broker.requests.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.requests.proved_calls import ProvedCalls
+from paceline.broker.storage.directory_retries import DirectoryRetries
 from paceline.broker.storage.disk_space_watch import DiskSpaceWatch
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_flusher import LogFlusher
@@ -97,13 +98,14 @@ class BrokerNode:
         on_fatal: Callable[[Exception], None],
         background: BackgroundWork,
         cleaner_background: BackgroundWork,
+        directory_background: BackgroundWork,
         unclean_restart: bool = False,
         watched: Collection[TopicPartition] = (),
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
-        ``background`` flushes logs and ``cleaner_background`` compacts them. Control requests about the ``watched``
-        partitions are reported; the collection may change at any time.
+        ``background`` flushes logs, ``cleaner_background`` compacts them, ``directory_background`` loads directories
+        again. Control requests about the ``watched`` partitions are reported; the collection may change at any time.
         """
         self._config = config
         self._scheduler = scheduler
@@ -111,7 +113,6 @@ class BrokerNode:
         self._logs = log_manager
         self._transport = transport
         self._on_fatal = on_fatal
-        self._background = background
         self._rng = rng
         self._on_state_change = on_state_change
         # The cluster, as this broker knows it
@@ -152,6 +153,9 @@ class BrokerNode:
             log_manager, hosted, self._retention, manager.storage, self._log_dir_room_changed
         )
         self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background)
+        self._directory_retries = DirectoryRetries(
+            log_manager, manager.storage, self._topic_configs.get, directory_background
+        )
         # The calls of clients
         self.proved_calls = ProvedCalls(hosted, manager.storage, manager.proofs, self._not_serving)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
@@ -540,30 +544,9 @@ class BrokerNode:
         manager = self.replica_manager
         return alter_replica_log_dirs(self._logs, manager.hosted, manager.storage, manager.moves, requested)
 
-    def retry_log_dir(self, log_dir: str, reply: Callable[[Exception | None], None]) -> None:
-        """Take an offline directory back; reply when its logs are loaded, or with the error."""
-        try:
-            retry = self._logs.begin_retry(log_dir)
-        except PacelineError as error:
-            reply(error)
-            return
-        if retry is None:
-            reply(None)
-            return
-
-        def done(error: Exception | None) -> None:
-            try:
-                if error is not None:
-                    raise error
-                self._logs.finish_retry(retry)
-            except Exception as failure:
-                reply(failure)
-                return
-            LOG.warning("log directory is online again: path=%s logs=%d", log_dir, len(retry.loader.logs))
-            self.replica_manager.storage.directory_returned(log_dir)
-            reply(None)
-
-        self._background.run(lambda: retry.run(self._topic_configs.get), done)
+    def retry_log_dir(self, log_dir: str, is_repeated: bool) -> bool:
+        """Take an offline directory back; return whether it is still being loaded, see `DirectoryRetries.retry`."""
+        return self._directory_retries.retry(log_dir, is_repeated)
 
     def replicas_changed(self) -> None:
         """Make the controller request the state of the replicas."""

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -14,7 +13,6 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.control import ControlRequest, ControlResponse
-from paceline.model.errors import RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import wire
@@ -123,21 +121,9 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         )
 
     def RetryLogDir(self, request: control_pb.RetryLogDirRequest, context: Any) -> control_pb.RetryLogDirResponse:  # noqa: N802
-        """Take a failed log directory back."""
-        outcome: Future[None] = Future()
-
-        def reply(error: Exception | None) -> None:
-            if error is None:
-                outcome.set_result(None)
-            else:
-                outcome.set_exception(error)
-
-        self._on_loop(lambda: self._core.get().retry_log_dir(request.path, reply), context)
-        try:
-            outcome.result(context.time_remaining())
-        except TimeoutError:
-            raise RequestTimedOutError(f"log directory {request.path} is still being loaded") from None
-        return control_pb.RetryLogDirResponse()
+        """Begin to take a failed log directory back, or continue; a thread of CONTROL must not wait for a disk."""
+        loading = self._on_loop(lambda: self._core.get().retry_log_dir(request.path, request.is_repeated), context)
+        return control_pb.RetryLogDirResponse(loading=loading)
 
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
         """Apply a control request; if ZooKeeper must confirm an epoch first, wait briefly and apply it once more.

@@ -14,7 +14,7 @@ import grpc
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1.replica_manager_service_pb2_grpc import ReplicaManagerServiceStub
 from paceline.model.control import LiveBroker
-from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError
+from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
 from paceline.rpc.convert import log_dirs
 from paceline.rpc.errors import from_rpc_error
@@ -24,6 +24,8 @@ from paceline.v1 import admin_service_pb2 as pb
 
 CONTROL: Final = "CONTROL"
 BROKERS_AT_ONCE: Final = 32
+_RETRY_POLL_S: Final = 0.1
+"""Pause between two questions whether a log directory has been loaded."""
 
 T = TypeVar("T")
 
@@ -164,11 +166,19 @@ async def retry_log_dir(
     broker: LiveBroker | None, request: pb.RetryLogDirRequest, timeout_s: float, asking: AskingController
 ) -> PacelineError | None:
     """Let a broker take a failed log directory back; return the broker's error, None when the directory is online."""
-    wanted = control_pb.RetryLogDirRequest(path=request.path, stamp=asking.stamp)
-    answer = await _asked(
-        broker, request.broker_id, lambda stub: stub.RetryLogDir(wanted, timeout=timeout_s), asking.tls
-    )
-    return answer if isinstance(answer, PacelineError) else None
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + timeout_s
+
+    async def retried(stub: Any) -> PacelineError | None:
+        wanted = control_pb.RetryLogDirRequest(path=request.path, stamp=asking.stamp)
+        while (await stub.RetryLogDir(wanted, timeout=max(0.0, deadline_s - now_s()))).loading:
+            if now_s() + _RETRY_POLL_S > deadline_s:
+                return RequestTimedOutError(f"broker {request.broker_id}: {request.path} is still being loaded")
+            wanted.is_repeated = True
+            await asyncio.sleep(_RETRY_POLL_S)
+        return None
+
+    return await _asked(broker, request.broker_id, retried, asking.tls)
 
 
 async def _asked(

@@ -534,8 +534,11 @@ class RetryLogDirRequest(google.protobuf.message.Message):
 
     PATH_FIELD_NUMBER: builtins.int
     STAMP_FIELD_NUMBER: builtins.int
+    IS_REPEATED_FIELD_NUMBER: builtins.int
     path: builtins.str
     """Path of the log directory."""
+    is_repeated: builtins.bool
+    """Set when the answer before was `loading`: an attempt that has failed is then reported, not repeated."""
     @property
     def stamp(self) -> global___ControllerStamp:
         """Calling controller; with TLS its id must equal the id in the caller's certificate."""
@@ -545,21 +548,28 @@ class RetryLogDirRequest(google.protobuf.message.Message):
         *,
         path: builtins.str = ...,
         stamp: global___ControllerStamp | None = ...,
+        is_repeated: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["stamp", b"stamp"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["path", b"path", "stamp", b"stamp"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_repeated", b"is_repeated", "path", b"path", "stamp", b"stamp"]) -> None: ...
 
 global___RetryLogDirRequest = RetryLogDirRequest
 
 @typing.final
 class RetryLogDirResponse(google.protobuf.message.Message):
-    """RetryLogDirResponse says that the directory is online."""
+    """RetryLogDirResponse says whether the directory is online."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    LOADING_FIELD_NUMBER: builtins.int
+    loading: builtins.bool
+    """The logs are still being loaded; absent means that the directory is online."""
     def __init__(
         self,
+        *,
+        loading: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["loading", b"loading"]) -> None: ...
 
 global___RetryLogDirResponse = RetryLogDirResponse
 

@@ -89,7 +89,8 @@ class ReplicaManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryLogDir(self, request, context):
-        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs.
+        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs. The answer does
+        not wait for the load: the controller sends the request again until it is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

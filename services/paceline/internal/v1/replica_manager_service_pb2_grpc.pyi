@@ -57,7 +57,9 @@ class ReplicaManagerServiceStub:
         paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
         paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse,
     ]
-    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
+    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs. The answer does
+    not wait for the load: the controller sends the request again until it is done.
+    """
 
 class ReplicaManagerServiceAsyncStub:
     """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
@@ -98,7 +100,9 @@ class ReplicaManagerServiceAsyncStub:
         paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
         paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse,
     ]
-    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
+    """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs. The answer does
+    not wait for the load: the controller sends the request again until it is done.
+    """
 
 class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
     """ReplicaManagerService receives the controller's decisions: which replicas this broker leads, follows or stops, and
@@ -151,6 +155,8 @@ class ReplicaManagerServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.internal.v1.replica_manager_service_pb2.RetryLogDirRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse, collections.abc.Awaitable[paceline.internal.v1.replica_manager_service_pb2.RetryLogDirResponse]]:
-        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs."""
+        """RetryLogDir takes a failed log directory back after a check of its file system, and loads its logs. The answer does
+        not wait for the load: the controller sends the request again until it is done.
+        """
 
 def add_ReplicaManagerServiceServicer_to_server(servicer: ReplicaManagerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

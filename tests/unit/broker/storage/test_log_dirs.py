@@ -119,13 +119,6 @@ def test_a_report_that_zookeeper_refuses_is_repeated() -> None:
     cluster.time.run_until(lambda: any(path.startswith(znodes.LOG_DIR_EVENT_PREFIX) for path in cluster.paths()), 5_000)
 
 
-def retry(cluster: BrokerCluster, path: str) -> Exception | None:
-    answers: list[Exception | None] = []
-    cluster[1].node.retry_log_dir(path, answers.append)
-    cluster.time.run_until(lambda: bool(answers), 1_000)
-    return answers[0]
-
-
 def failed_directory() -> tuple[BrokerCluster, str]:
     """Broker 1 with two directories; that of TP has failed and holds a record."""
     cluster = two_directories()
@@ -142,11 +135,11 @@ def test_a_failed_directory_is_taken_back_without_a_restart() -> None:
     cluster, path = failed_directory()
     broker = cluster[1]
     assert ("forget", path) in broker.files.operations, "its file system can be unmounted and repaired"
-    still = retry(cluster, path)
+    still = cluster[1].retry_log_dir(path)
     assert isinstance(still, KafkaStorageError) and "injected" in str(still)
     assert list(broker.node.replica_manager.hosted.offline) == [TP]
     broker.files.fails = lambda _operation, _name: False
-    assert retry(cluster, path) is None
+    assert cluster[1].retry_log_dir(path) is None
     assert broker.logs.live_log_dirs == ["/one", "/two"] and not broker.node.replica_manager.hosted.offline
     assert not any("probe" in name for name in broker.files.contents)
     cluster.decide(1, 1, (1,), (1,))
@@ -160,19 +153,37 @@ def test_a_failed_directory_is_taken_back_without_a_restart() -> None:
     assert broker.logs.live_log_dirs == [one for one in ("/one", "/two") if one != path]
     assert path not in broker.files.locked and f"{path}/.lock" not in broker.files.locked
     broker.files.fails = lambda _operation, _name: False
-    assert retry(cluster, path) is None and broker.logs.live_log_dirs == ["/one", "/two"]
+    assert cluster[1].retry_log_dir(path) is None and broker.logs.live_log_dirs == ["/one", "/two"]
+
+
+def test_a_directory_is_loaded_once_however_many_callers_ask_for_it() -> None:
+    cluster, path = failed_directory()
+    broker = cluster[1]
+    broker.directory_work.is_held = True
+    assert all(broker.node.retry_log_dir(path, is_repeated) for is_repeated in (False, False, True, False))
+    broker.directory_work.run_next()
+    assert not broker.directory_work.jobs
+    cluster.time.run_for(10)
+    for _caller in range(2):
+        with pytest.raises(KafkaStorageError, match="injected"):
+            broker.node.retry_log_dir(path, is_repeated=True)
+    broker.files.fails = lambda _operation, _name: False
+    assert broker.node.retry_log_dir(path, is_repeated=False), "a new request begins a new attempt"
+    broker.directory_work.run_next()
+    cluster.time.run_for(10)
+    assert not broker.node.retry_log_dir(path, is_repeated=True) and path in broker.logs.live_log_dirs
 
 
 def test_only_failed_directories_of_the_broker_are_taken_back() -> None:
     cluster, path = failed_directory()
-    assert isinstance(retry(cluster, "/elsewhere"), LogDirNotFoundError)
-    assert retry(cluster, "/one" if path == "/two" else "/two") is None
+    assert isinstance(cluster[1].retry_log_dir("/elsewhere"), LogDirNotFoundError)
+    assert cluster[1].retry_log_dir("/one" if path == "/two" else "/two") is None
     cluster[1].files.fails = lambda _operation, _name: False
     lock = cluster[1].files.lock(f"{path}/.lock")
     assert lock is not None
-    assert "locked" in str(retry(cluster, path))
+    assert "locked" in str(cluster[1].retry_log_dir(path))
     lock.release()
-    assert retry(cluster, path) is None
+    assert cluster[1].retry_log_dir(path) is None
 
 
 @pytest.mark.parametrize("damage", ["a changed byte", "a lost batch"])
@@ -186,6 +197,6 @@ def test_a_directory_that_lacks_acknowledged_records_needs_a_restart(damage: str
             files.contents[segment.log_path][-1] ^= 1
         else:
             files.contents[segment.log_path].clear()
-    assert "restart the broker" in str(retry(cluster, path))
+    assert "restart the broker" in str(cluster[1].retry_log_dir(path))
     assert path not in cluster[1].logs.live_log_dirs and f"{path}/.lock" not in files.locked
     assert bytes(files.contents[f"{path}/{BOOT_ID_FILE}"]).decode().strip() == UNCLEAN_RESTART

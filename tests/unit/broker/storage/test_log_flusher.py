@@ -109,6 +109,7 @@ def test_logs_are_flushed_together_although_one_is_deleted_meanwhile() -> None:
         other.fatal.append,
         elsewhere,
         elsewhere,
+        elsewhere,
     )
     other.zookeeper._started = False
     other.node.start(lambda: None)
