@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Collection, Hashable, Sequence
 
 from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.control.directory_retries import DirectoryRetries
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
@@ -34,7 +35,6 @@ from paceline.broker.requests.log_dirs import alter_replica_log_dirs, describe_l
 from paceline.broker.requests.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
 from paceline.broker.requests.proved_calls import ProvedCalls
-from paceline.broker.storage.directory_retries import DirectoryRetries
 from paceline.broker.storage.disk_space_watch import DiskSpaceWatch
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_flusher import LogFlusher
@@ -153,9 +153,6 @@ class BrokerNode:
             log_manager, hosted, self._retention, manager.storage, self._log_dir_room_changed
         )
         self._cleaner = LogCleaner(log_manager, hosted, manager.storage, cleaner_background)
-        self._directory_retries = DirectoryRetries(
-            log_manager, manager.storage, self._topic_configs.get, directory_background
-        )
         # The calls of clients
         self.proved_calls = ProvedCalls(hosted, manager.storage, manager.proofs, self._not_serving)
         self._producer_ids = ProducerIds(config.broker_id, self._zookeeper, scheduler)
@@ -164,6 +161,7 @@ class BrokerNode:
         )
         # The requests of the controller, and those to it
         self._control = ControlRequests(manager, self._zookeeper, self, watched)
+        self._directory_retries = DirectoryRetries(manager, directory_background)
         self._registration = Registration(
             config,
             endpoints,

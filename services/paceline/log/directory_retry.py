@@ -7,7 +7,9 @@ import errno
 from typing import Final
 
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings
+from paceline.log.directory_names import is_future, parse_directory_name
 from paceline.log.files import FileLock, Files, join, read_all
+from paceline.log.future_logs import MOVED_FROM
 from paceline.log.load_report import DirectoryReport
 from paceline.log.log_directory import LogDirectory
 from paceline.model.errors import KafkaStorageError
@@ -34,8 +36,8 @@ class DirectoryRetry:
         """Check the file system, lock the directory and load its logs, as after a crash.
 
         Raises:
-            KafkaStorageError: one of these failed, or the directory may lack records that this broker has acknowledged:
-                only a restart tells the controller so.
+            KafkaStorageError: one of these failed, or only a restart can use the directory: it may lack records that
+                this broker has acknowledged, which a restart tells the controller, or has a move that is not finished.
         """
         path = self.directory.path
         report = DirectoryReport(path)
@@ -44,6 +46,8 @@ class DirectoryRetry:
             self.lock = self._files.lock(join(path, self._lock_file))
             if self.lock is None:
                 raise KafkaStorageError(f"log directory {path} is locked")
+            if any(self._is_moving(name) for name, _kind in self._files.list_directory(path)):
+                raise KafkaStorageError(f"restart the broker to use {path}: moves are not finished")
             self.loader.load(self.directory, report, settings)
             if self.directory.failure is not None or report.may_lack_records(self._boot_id):
                 raise KafkaStorageError(f"log directory {path} may lack records: restart the broker to use it")
@@ -51,6 +55,10 @@ class DirectoryRetry:
             self.give_up()
             raise error if isinstance(error, KafkaStorageError) else KafkaStorageError(f"{path}: {error}") from error
         self.directory.load_completed = True
+
+    def _is_moving(self, name: str) -> bool:
+        is_log = parse_directory_name(name) is not None
+        return is_future(name) or (is_log and self._files.exists(join(self.directory.path, f"{name}/{MOVED_FROM}")))
 
     def give_up(self) -> None:
         """Release the directory."""

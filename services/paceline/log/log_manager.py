@@ -200,8 +200,6 @@ class LogManager:
             if shorter:
                 write_boot_id(self._files, directory, UNCLEAN_RESTART)
                 raise KafkaStorageError(f"restart the broker to use {directory.path}: {shorter} lack records")
-            if loader.futures or any(self._files.exists(join(log.path, MOVED_FROM)) for log in found.values()):
-                raise KafkaStorageError(f"restart the broker to use {directory.path}: moves are not finished")
             if twice or not old.is_offline:
                 raise KafkaStorageError(f"{directory.path} is not used: {twice} are in another directory")
         except (OSError, KafkaStorageError) as error:

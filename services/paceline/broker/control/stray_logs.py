@@ -3,7 +3,8 @@
 At the end of a reassignment, the controller writes the new assignment and then sends StopReplica to the broker that
 loses its replica. If the controller dies in between, no later StopReplica names that replica, and its log stays. The
 broker finds such a stray log with the first full UpdateMetadata of a new controller, or after its own registration: the
-request assigns the partition, with the topic id of the log, to other brokers.
+request assigns the partition, with the topic id of the log, to other brokers. The same holds for a log in a directory
+that was offline and is taken back.
 
 If the topic was deleted in the meantime, the broker finds the log only when it must host a new topic with that name.
 
@@ -14,6 +15,7 @@ Source: docs/protocol/log-format.md#stray-logs; docs/decisions/0011-damaged-and-
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from paceline.broker.replica_manager import ReplicaManager
@@ -40,7 +42,22 @@ def set_strays_aside(manager: ReplicaManager, request: UpdateMetadataRequest) ->
     _set_replaced_aside(manager, request)
     if not request.is_initial or request.stamp.broker_epoch != manager.hosted.contact.broker_epoch:
         return
-    for state in request.partitions:
+    _set_unassigned_aside(manager, request.partitions)
+
+
+def set_returned_strays_aside(manager: ReplicaManager, log_dir: str) -> None:
+    """Set aside the logs of a directory that was taken back, if their replicas have moved away meanwhile.
+
+    A later request with a higher leader epoch may assign such a replica again; it then begins with an empty log, as it
+    is in no ISR.
+    """
+    logs = [log for log in manager.logs.all_logs() if log.directory.path == log_dir]
+    states = (manager.hosted.metadata.snapshot.partition(log.topic_partition) for log in logs)
+    _set_unassigned_aside(manager, [state for state in states if state is not None])
+
+
+def _set_unassigned_aside(manager: ReplicaManager, states: Iterable[UpdateMetadataPartition]) -> None:
+    for state in states:
         if _is_stray(manager, state):
             _set_aside(manager, state.topic_partition, f"it is assigned to {list(state.replicas)}")
     manager.fetchers.close_idle()

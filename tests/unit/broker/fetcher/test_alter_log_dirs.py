@@ -664,7 +664,9 @@ def test_a_failed_directory_with_an_unfinished_move_is_not_taken_back_without_a_
     cluster[1].files.fails = lambda operation, path: path.startswith(TWO) and operation == "append"
     cluster.time.run_until(lambda: cluster[1].logs.live_log_dirs == [ONE], 5_000)
     cluster[1].files.fails = lambda _operation, _path: False
+    before = dict(cluster[1].files.contents)
     assert "moves are not finished" in str(cluster[1].retry_log_dir(TWO)) and cluster[1].logs.live_log_dirs == [ONE]
+    assert cluster[1].files.contents == before, "it is refused before the load, which may change files"
     cluster.restart(1)
     cluster.decide(1, 1, (1,), (1,))
     run_until_moved(cluster)

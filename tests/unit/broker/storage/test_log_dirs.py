@@ -7,6 +7,7 @@ from paceline.coordination.interface import Create
 from paceline.log.directory_loader import BOOT_ID_FILE
 from paceline.log.load_report import UNCLEAN_RESTART
 from paceline.model.errors import (
+    ErrorCode,
     InvalidRequestError,
     KafkaStorageError,
     LogDirNotFoundError,
@@ -184,6 +185,30 @@ def test_only_failed_directories_of_the_broker_are_taken_back() -> None:
     assert "locked" in str(cluster[1].retry_log_dir(path))
     lock.release()
     assert cluster[1].retry_log_dir(path) is None
+
+
+def test_a_topic_deleted_while_its_directory_was_offline_is_deleted_when_it_returns() -> None:
+    cluster, path = failed_directory()
+    broker = cluster[1]
+    assert cluster.stop_replica(1, -2, True).partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
+    broker.files.fails = lambda _operation, _name: False
+    assert broker.retry_log_dir(path) is None
+    assert cluster.stop_replica(1, -2, True).partition_errors == {TP: ErrorCode.NONE}
+    cluster.time.run_for(broker.logs.default_config.file_delete_delay_ms + 1_000)
+    assert broker.logs.get(TP) is None and not any("orders-0" in name for name in broker.files.contents)
+
+
+def test_a_replica_moved_away_while_its_directory_was_offline_is_set_aside_when_it_returns() -> None:
+    """As at a start, where the first metadata shows it; nothing else would ever remove its log."""
+    cluster, path = failed_directory()
+    broker = cluster[1]
+    cluster.decide(2, 5, (2, 3), (2, 3), to=())
+    assert isinstance(broker.retry_log_dir(path), KafkaStorageError) and broker.logs.set_aside == []
+    broker.files.fails = lambda _operation, _name: False
+    assert broker.retry_log_dir(path) is None
+    assert broker.logs.get(TP) is None and not broker.node.replica_manager.hosted.offline
+    (aside,) = broker.logs.set_aside
+    assert aside.startswith(path) and aside.endswith("-stray") and broker.logs.get(OTHER) is not None
 
 
 @pytest.mark.parametrize("damage", ["a changed byte", "a lost batch"])

@@ -7,11 +7,10 @@ import logging
 from functools import partial
 from typing import Final
 
+from paceline.broker.control.stray_logs import set_returned_strays_aside
 from paceline.broker.interfaces import BackgroundWork
-from paceline.broker.storage.replica_storage import ReplicaStorage
-from paceline.log.directory_loader import TopicSettings
+from paceline.broker.replica_manager import ReplicaManager
 from paceline.log.directory_retry import DirectoryRetry
-from paceline.log.log_manager import LogManager
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -19,12 +18,8 @@ LOG: Final = logging.getLogger(__name__)
 class DirectoryRetries:
     """The attempts to take directories of this broker back."""
 
-    def __init__(
-        self, logs: LogManager, storage: ReplicaStorage, settings: TopicSettings, background: BackgroundWork
-    ) -> None:
-        self._logs = logs
-        self._storage = storage
-        self._settings = settings
+    def __init__(self, manager: ReplicaManager, background: BackgroundWork) -> None:
+        self._manager = manager
         self._background = background
         self._attempts: dict[str, Exception | None] = {}
         """The error of the last attempt for each directory that is offline, None while the attempt runs."""
@@ -43,11 +38,12 @@ class DirectoryRetries:
             raise error.with_traceback(None)
         if log_dir in self._attempts and error is None:
             return True
-        retry = self._logs.begin_retry(log_dir)
+        retry = self._manager.logs.begin_retry(log_dir)
         if retry is None:
             return False
         self._attempts[log_dir] = None
-        self._background.run(lambda: retry.run(self._settings), partial(self._loaded, retry))
+        settings = self._manager.hosted.topic_configs.get
+        self._background.run(lambda: retry.run(settings), partial(self._loaded, retry))
         return True
 
     def _loaded(self, retry: DirectoryRetry, error: Exception | None) -> None:
@@ -55,10 +51,11 @@ class DirectoryRetries:
         try:
             if error is not None:
                 raise error
-            self._logs.finish_retry(retry)
+            self._manager.logs.finish_retry(retry)
         except Exception as failure:
             self._attempts[log_dir] = failure
             return
         del self._attempts[log_dir]
         LOG.warning("log directory is online again: path=%s logs=%d", log_dir, len(retry.loader.logs))
-        self._storage.directory_returned(log_dir)
+        self._manager.storage.directory_returned(log_dir)
+        set_returned_strays_aside(self._manager, log_dir)
