@@ -420,7 +420,8 @@ class BrokerNode:
         self.leadership_changed((), (topic_partition,))
 
     def partitions_deleted(self, topic_partitions: Sequence[TopicPartition]) -> None:
-        """Remove the committed offsets of deleted partitions."""
+        """Remove the committed offsets and the preferred log directories of deleted partitions."""
+        self._logs.forget_preferred(topic_partitions)
         self.groups.partitions_deleted(topic_partitions)
 
     def _new_member_suffix(self) -> str:

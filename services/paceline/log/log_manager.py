@@ -5,7 +5,7 @@ id that the kernel had at the last start. The boot id changes with a power loss,
 Source: docs/protocol/log-format.md#clean-shutdown-marker, #unclean-restart and #offset-checkpoints.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from paceline.log.checkpoint import (
@@ -49,6 +49,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 
 LOCK_FILE = ".lock"
+MAX_PREFERRED_DIRS = 20_000
 
 
 class LogManager:
@@ -391,8 +392,19 @@ class LogManager:
         return min(live, key=lambda candidate: counts[candidate.path])
 
     def prefer(self, tp: TopicPartition, log_dir: str) -> None:
-        """Create the log of a partition in this directory, when its replica is created in the life of this process."""
+        """Create the log of a partition in this directory, when its replica is created in the life of this process.
+
+        The latest `MAX_PREFERRED_DIRS` are remembered, until their topics are deleted.
+        """
+        self._preferred_dirs.pop(tp, None)
         self._preferred_dirs[tp] = log_dir
+        if len(self._preferred_dirs) > MAX_PREFERRED_DIRS:
+            del self._preferred_dirs[next(iter(self._preferred_dirs))]
+
+    def forget_preferred(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Forget the preferred directories of deleted partitions."""
+        for tp in topic_partitions:
+            self._preferred_dirs.pop(tp, None)
 
     def begin_move(self, tp: TopicPartition, log_dir: str) -> PartitionLog:
         """Create the empty future log of a partition in another directory, and return it; see `FutureLogs`.

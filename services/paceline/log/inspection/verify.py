@@ -10,7 +10,7 @@ from paceline.log import segment_names as names
 from paceline.log.batch_file import BatchFile
 from paceline.log.damage_file import DAMAGE_FILE, read_known_damage
 from paceline.log.directory_loader import BOOT_ID_FILE
-from paceline.log.directory_names import is_future, parse_directory_name
+from paceline.log.directory_names import directory_name, is_future, parse_directory_name, parse_future_name
 from paceline.log.files import FileKind, Files, join
 from paceline.log.inspection.dump import CHECKPOINTS, UNREADABLE, Row, log_folders, rows_of
 from paceline.log.leader_epoch_cache import LeaderEpochCache
@@ -110,7 +110,11 @@ class Verifier:
             for found in self._check_segment(folder, base, limit, epochs):
                 intact &= found["rule"] != "batch"
                 yield found
-        if intact:
+        future = parse_future_name(folder.rpartition("/")[2])
+        if future is not None:
+            # The entries of the checkpoints may be those of this copy; its folder is listed after that of the log.
+            self._ends.pop(join(self._directory, directory_name(future)), None)
+        elif intact:
             self._ends[folder] = self._end
         for name in sorted(present):
             if name == DAMAGE_FILE:

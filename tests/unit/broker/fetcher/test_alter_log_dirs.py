@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.log import log_manager
 from paceline.log.log_config import LogConfig
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, encode_batch
@@ -535,6 +536,22 @@ def test_a_preferred_directory_is_used_when_the_replica_is_created() -> None:
     assert isinstance(error, ReplicaNotAvailableError)
     cluster.decide(1, 0, (1,), (1,), tp=other, is_new=True)
     assert cluster[1].log(other).directory.path == TWO
+
+
+def test_a_preferred_directory_is_forgotten_with_its_topic_and_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_of(1)
+    wishes = cluster[1].logs._preferred_dirs
+    cluster.decide(2, 0, (2,), (2,), tp=TopicPartition("payments", 0), to=())
+    for index in range(2):
+        cluster[1].node.alter_replica_log_dirs([ReplicaLogDir(TopicPartition("payments", index), TWO)])
+    cluster[1].node.partitions_deleted([TopicPartition("payments", 0)])
+    assert list(wishes) == [TopicPartition("payments", 1)]
+    monkeypatch.setattr(log_manager, "MAX_PREFERRED_DIRS", 2)
+    for index in range(3):
+        cluster[1].node.alter_replica_log_dirs([ReplicaLogDir(TopicPartition("rides", index), TWO)])
+    assert list(wishes) == [TopicPartition("rides", 1), TopicPartition("rides", 2)], "the latest stay"
 
 
 def test_a_repeated_batch_is_recognised_after_the_move() -> None:

@@ -252,6 +252,14 @@ def test_a_log_after_a_clean_stop_breaks_no_rule() -> None:
     assert findings(sound(), DIRECTORY) == []
 
 
+def test_an_entry_of_a_checkpoint_may_belong_to_the_copy_of_a_move() -> None:
+    """A start while the other directory was offline has created the log again beside its half copy."""
+    files = sound()
+    files.make_directory(f"{ROOT}/{NAME}.{'0' * 32}-future")
+    with_text("recovery-point-offset-checkpoint", f"0\n1\n{' '.join(NAME.rsplit('-', 1))} 999\n")(files)
+    assert findings(files) == []
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_damage_is_reported_with_file_byte_rule_and_remedy(case: str) -> None:
     damage, expected = CASES[case]
