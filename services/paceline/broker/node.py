@@ -104,8 +104,9 @@ class BrokerNode:
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
-        ``background`` flushes logs, ``cleaner_background`` compacts them, ``directory_background`` loads directories
-        again. Control requests about the ``watched`` partitions are reported; the collection may change at any time.
+        ``background`` flushes logs, ``cleaner_background`` compacts them, ``directory_background`` moves them between
+        directories and loads failed directories. Control requests about the ``watched`` partitions are reported; the
+        collection may change at any time.
         """
         self._config = config
         self._scheduler = scheduler
@@ -145,7 +146,9 @@ class BrokerNode:
             self,
         )
         self._flusher = LogFlusher(log_manager, hosted, background)
-        self.replica_manager = manager = ReplicaManager(hosted, log_manager, transport, rng, self._flusher)
+        self.replica_manager = manager = ReplicaManager(
+            hosted, log_manager, transport, rng, self._flusher, directory_background
+        )
         self._isr_writer = hosted.isr_updates.writer
         self._isr_notifier = IsrNotifier(hosted, self._zookeeper)
         self._retention = LogRetention(hosted, manager.storage)

@@ -10,7 +10,7 @@ from typing import Final
 
 from paceline.broker.fetcher.alter_log_dirs import AlterLogDirsManager
 from paceline.broker.fetcher.fetcher_manager import FetcherManager
-from paceline.broker.interfaces import BrokerTransport
+from paceline.broker.interfaces import BackgroundWork, BrokerTransport
 from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer
@@ -37,15 +37,16 @@ class ReplicaManager:
         transport: BrokerTransport,
         rng: random.Random,
         flusher: LogFlusher,
+        background: BackgroundWork,
     ) -> None:
-        """Create the manager; ``transport`` calls leaders, ``rng`` draws session ids."""
+        """Create the manager; ``transport`` calls leaders, ``rng`` draws session ids, ``background`` copies logs."""
         self.hosted = hosted
         self.logs = logs
         self.shutting_down = False
         self.storage = ReplicaStorage(logs, hosted)
         self.checkpoint = HighWatermarkCheckpoint(logs, hosted, self.storage)
         self.fetchers = FetcherManager(transport, hosted, self.storage)
-        self.moves = AlterLogDirsManager(logs, hosted, self.storage, flusher)
+        self.moves = AlterLogDirsManager(logs, hosted, self.storage, flusher, background)
         coalescer = AppendCoalescer(hosted.scheduler)
         self.fetches = FetchHandler(hosted, self.storage, self.fetchers, coalescer, rng)
         self.proofs = ProofWaits(hosted, self.fetches)

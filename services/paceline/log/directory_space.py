@@ -96,13 +96,16 @@ class DirectorySpace:
         self._no_room = True
         self.room = Room.FULL
 
-    def check(self, *, uses_reserve: bool) -> None:
+    def check(self, *, uses_reserve: bool, size: int = 0) -> None:
         """Refuse an append that the state does not allow; ``uses_reserve`` is for all but the records of producers.
+
+        Also refuse one of ``size`` bytes after which producers' records would be refused.
 
         Raises:
             LogDirFullError: nothing may be appended at present.
         """
-        if self.room is Room.FULL or (self.room is Room.SHORT and not uses_reserve):
+        does_not_fit = size and self.disk is not None and self.disk.free_bytes - size < self.limit_bytes
+        if self.room is Room.FULL or (self.room is Room.SHORT and not uses_reserve) or does_not_fit:
             raise LogDirFullError(self.description())
 
     def description(self) -> str:

@@ -1,7 +1,8 @@
 """`FutureLogs`: copies of logs that are moving to another log directory of the broker (KIP-113).
 
 A future log lies in ``<topic>-<partition>.<32 hex>-future`` of its new directory. It is a prefix of the current log,
-which repeats every truncation, and every advance of its start, on the future log. `copy` appends the next batches.
+which repeats every truncation, and every advance of its start, on the future log. Segments that take no more appends
+are copied as files on another thread (`SegmentCopy`); `copy` appends the batches of the rest.
 
 `swap` puts the future log in place of the current log. Each step is durable before the next:
 
@@ -23,14 +24,18 @@ from typing import Final, NamedTuple
 
 from paceline.log.damage_file import read_known_damage, write_known_damage
 from paceline.log.directory_names import directory_name
+from paceline.log.directory_space import Room
 from paceline.log.files import Files, join, read_all, write_atomically
 from paceline.log.leader_epoch_cache import LeaderEpochCache
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
+from paceline.log.segment_copy import SegmentCopy
 from paceline.model.errors import CorruptMessageError, InvalidRecordError, KafkaStorageError, LogDirFullError
 from paceline.model.identifiers import TopicPartition
 
 MOVED_FROM: Final = "moved-from"
+_ROLL_BYTES: Final = 8 << 20
+"""An active segment with fewer bytes is copied batch by batch; it takes appends meanwhile."""
 
 
 class FutureLogs:
@@ -75,6 +80,7 @@ class FutureLogs:
             _agree(future, current)
         except CorruptMessageError:
             future.truncate_fully_and_start_at(current.log_start_offset)
+        future.snapshots.is_paused = True
         current.future = self._futures[future.topic_partition] = future
 
     def discard(self, tp: TopicPartition) -> None:
@@ -101,6 +107,45 @@ class FutureLogs:
 
     # -- copying -----------------------------------------------------------------------------------------------
 
+    def begin_segment(self, tp: TopicPartition) -> SegmentCopy | None:
+        """Return the copy of the next segment of the current log, None if the future log ends within a segment.
+
+        An active segment of `_ROLL_BYTES` or more is first rolled, so that it takes no more appends.
+
+        Raises:
+            LogDirFullError: the new directory has no room for the segment.
+            KafkaStorageError: one of the two directories is offline.
+        """
+        current, future = self._begin(tp)
+        source, end_offset = current.local.segments.holding(future.log_end_offset)
+        if source.base_offset != future.log_end_offset and future.size_bytes:
+            return None
+        is_whole = current.local.physical_end == current.log_end_offset
+        if end_offset is None and source.size >= _ROLL_BYTES and is_whole and current.directory.space.room < Room.FULL:
+            current.roll()
+            end_offset = current.log_end_offset
+        if end_offset is None or not source.size:
+            return None
+        future.directory.space.check(uses_reserve=False, size=source.size)
+        return SegmentCopy(self._files, current, future, source, end_offset)
+
+    def adopt(self, tp: TopicPartition, copy: SegmentCopy) -> bool:
+        """Put a copy of a segment at the end of the future log, unless it is void; return whether it is in place.
+
+        Raises:
+            LogDirFullError: the new directory has no room.
+            KafkaStorageError: one of the two directories is offline.
+        """
+        if copy.is_void or not copy.is_current():
+            return False
+        current, future = self._begin(tp)
+        future.adopt(copy.segment, copy.end_offset)
+        for epoch, start_offset in current.epochs.entries:
+            if start_offset < copy.end_offset and (future.latest_epoch is None or epoch > future.latest_epoch):
+                future.assign_leader_epoch(epoch, start_offset)
+        future.update_high_watermark(current.high_watermark)
+        return True
+
     def copy(self, tp: TopicPartition, max_bytes: int) -> int:
         """Append the next batches of the current log to the future log; return their bytes.
 
@@ -112,11 +157,7 @@ class FutureLogs:
             KafkaStorageError: one of the two directories is offline.
             ThrottledError: the process has no file descriptor left.
         """
-        current, future = self._logs[tp], self._futures[tp]
-        future.directory.space.check(uses_reserve=False)
-        future.config = current.config
-        if future.log_end_offset < current.log_start_offset:
-            future.truncate_fully_and_start_at(current.log_start_offset)
+        current, future = self._begin(tp)
         data = current.read(future.log_end_offset, max_bytes, current.log_end_offset)
         try:
             if data:
@@ -129,6 +170,17 @@ class FutureLogs:
             raise
         future.update_high_watermark(current.high_watermark)
         return len(data)
+
+    def _begin(self, tp: TopicPartition) -> tuple[PartitionLog, PartitionLog]:
+        """Return both logs, when records may be added to the future log."""
+        current, future = self._logs[tp], self._futures[tp]
+        current.directory.check_online()
+        future.directory.check_online()
+        future.directory.space.check(uses_reserve=False)
+        future.config = current.config
+        if future.log_end_offset < current.log_start_offset:
+            future.truncate_fully_and_start_at(current.log_start_offset)
+        return current, future
 
     def is_complete(self, tp: TopicPartition, flush_to: int | None) -> bool:
         """Whether `swap` may replace the current log: same start and end, and the future log is at least as durable.

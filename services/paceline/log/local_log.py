@@ -206,6 +206,22 @@ class LocalLog:
         self.files.create(self._roll(base_offset).log_path)
         self.files.sync_directory(self.path)
 
+    def adopt(self, segment: Segment, end_offset: int) -> None:
+        """Put a segment in ``.cleaned`` files in the place of the active segment, which is empty, and begin another.
+
+        The log file gets its name last: without it a load removes the indexes.
+        """
+        self.segments.remove_active()
+        segment.change_suffix("", log_first=False)
+        self.snapshots.put_in_place(end_offset)
+        self.segments.add(segment)
+        following = self.new_segment(end_offset)
+        following.remove()
+        following.start_new()
+        self.segments.add(following)
+        self.physical_end = self.end_offset = end_offset
+        self.durability.rolled = self.durability.names_dirty = True
+
     # -- truncation --------------------------------------------------------------------------------------------
 
     def truncate_at(self, offset: int) -> None:

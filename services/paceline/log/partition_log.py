@@ -73,6 +73,8 @@ class PartitionLog:
         """Recovery point of this log in the directory's checkpoint, ``None`` when the checkpoint does not list it."""
         self.future: PartitionLog | None = None
         """The copy of this log that replaces it at the end of a move to another directory, see `FutureLogs`."""
+        self.truncations = 0
+        """Number of truncations so far; each makes a `SegmentCopy` void."""
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -431,6 +433,7 @@ class PartitionLog:
         """
         local = self.local
         local.check_online()
+        self.truncations += 1
         if offset >= local.end_offset:
             self.epochs.truncate_from_end(local.end_offset)
             return
@@ -454,6 +457,7 @@ class PartitionLog:
             KafkaStorageError: storage failed; the directory is offline.
         """
         self.local.check_online()
+        self.truncations += 1
         self._lower_recovery_point(offset)
         with self._steps:
             self.local.reset_at(offset)
@@ -513,6 +517,31 @@ class PartitionLog:
                 local.physical_end = physical_end
             local.end_offset = end_offset
 
+    def roll(self) -> None:
+        """Roll the active segment durably, so that it can be copied as a whole; it has batches.
+
+        Raises:
+            LogDirFullError: the disk is full; nothing was rolled.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        self.local.check_online()
+        with self._storage:
+            self.local.roll_durably(self.local.end_offset)
+
+    def adopt(self, segment: Segment, end_offset: int) -> None:
+        """Put a copied segment, in ``.cleaned`` files, at the end of this future log, which then has ``end_offset``.
+
+        Raises:
+            LogDirFullError: the disk is full; nothing has changed.
+            KafkaStorageError: storage failed; the directory is offline.
+        """
+        local = self.local
+        local.check_online()
+        if local.segments.active.size:
+            self.roll()
+        with self._steps:
+            local.adopt(segment, end_offset)
+
     def take_over(self, current: "PartitionLog") -> None:
         """Take over the state of the log that this future log replaces; both have the same batches.
 
@@ -524,6 +553,9 @@ class PartitionLog:
         # The batches do not show an epoch without records, or a producer whose batches were deleted.
         self.epochs.replace(current.epochs)
         self.producers = self.local.producers = current.producers
+        self.snapshots.is_paused = False
+        with self._storage:
+            self.snapshots.write(self.log_end_offset, self.producers)
         self.compaction.first_dirty_offset = current.compaction.first_dirty_offset
         self.update_high_watermark(current.high_watermark)
 

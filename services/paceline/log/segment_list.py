@@ -87,6 +87,16 @@ class SegmentList:
         self._segments[first : first + len(sources)] = [segment]
         self.bases[first : first + len(sources)] = [segment.base_offset]
 
+    def remove_active(self) -> None:
+        """Remove the active segment; the segment before becomes active, or the caller must add another.
+
+        Raises:
+            OSError: storage failed.
+        """
+        self.active.remove()
+        self._segments.pop()
+        self.bases.pop()
+
     def remove_above(self, offset: int) -> None:
         """Remove durably all segments that begin above ``offset``, except the first segment.
 
@@ -108,9 +118,7 @@ class SegmentList:
         removed = False
         while condition():
             removed = removed or self._segments[-1].size > 0
-            self._segments[-1].remove()
-            self._segments.pop()
-            self.bases.pop()
+            self.remove_active()
         if removed:
             self._files.sync_directory(self._directory)
 

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from paceline.log.checkpoint import DamagedFileError
 from paceline.log.files import FileKind, Files, join, read_all
 from paceline.log.producer_state import ProducerStateManager
+from paceline.log.segment_names import CLEANED_SUFFIX
 
 SNAPSHOT_SUFFIX = ".snapshot"
 EARLIER_SUFFIX = ".earlier-batches"
@@ -24,6 +25,8 @@ class SnapshotFiles:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
+        self.is_paused = False
+        """Whether `write` does nothing, because the producers of a future log are those of the log that it copies."""
 
     def offsets(self) -> list[int]:
         """Return the offsets of all snapshots, ascending.
@@ -42,7 +45,7 @@ class SnapshotFiles:
         Raises:
             OSError: storage failed.
         """
-        if offset > 0:
+        if offset > 0 and not self.is_paused:
             snapshot = producers.encode()
             earlier = producers.encode_earlier(snapshot)
             if earlier is not None:
@@ -90,6 +93,16 @@ class SnapshotFiles:
             else:
                 kept.append(offset)
         return kept
+
+    def put_in_place(self, offset: int) -> None:
+        """Give the copy of a snapshot, in ``.cleaned`` files, its name, if there is one.
+
+        Raises:
+            OSError: storage failed.
+        """
+        for path in (self._path(offset, EARLIER_SUFFIX), self._path(offset)):
+            if self._files.exists(path + CLEANED_SUFFIX):
+                self._files.rename(path + CLEANED_SUFFIX, path)
 
     def remove(self, offset: int) -> None:
         """Remove the snapshot at ``offset`` if it exists.

@@ -1,8 +1,9 @@
 """Move replicas between the log directories of this broker (KIP-113): copy, catch up, swap.
 
 For each target directory with a move there is one `AlterLogDirsFetcher`; it moves one partition at a time, in the order
-of their names. It reads the current log directly, as Kafka's fetcher with replica id -3 does, in slices between which
-the broker serves requests. Role changes do not interrupt a move: the current log repeats its truncations on the copy.
+of their names. It reads the current log directly, as Kafka's fetcher with replica id -3 does: whole segments in the
+background, the batches of the last one in slices between which the broker serves requests. Role changes do not
+interrupt a move: the current log repeats its truncations on the copy.
 Source: docs/protocol/replication.md#moves-between-log-directories.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from paceline.broker.interfaces import BackgroundWork
 from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.storage.log_flusher import LogFlusher
@@ -18,11 +20,14 @@ from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
+from paceline.log.segment_copy import SegmentCopy
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 
 LOG: Final = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 1 << 18
+_SLICES_OF_A_SEGMENT: Final = 16
+"""Slices that one piece of background work copies."""
 _PAUSE_MS: Final = 1
 """Pause between two slices, so that requests do not wait for several slices."""
 _QUOTA_CHECK_MS: Final = 250
@@ -33,12 +38,18 @@ class AlterLogDirsManager:
     """The moves of one broker, ``num.replica.alter.log.dirs.threads`` at a time."""
 
     def __init__(
-        self, logs: LogManager, hosted: HostedPartitions, storage: ReplicaStorage, flusher: LogFlusher
+        self,
+        logs: LogManager,
+        hosted: HostedPartitions,
+        storage: ReplicaStorage,
+        flusher: LogFlusher,
+        background: BackgroundWork,
     ) -> None:
-        self._logs = logs
-        self._hosted = hosted
-        self._storage = storage
-        self._flusher = flusher
+        self.logs = logs
+        self.hosted = hosted
+        self.storage = storage
+        self.flusher = flusher
+        self.background = background
         self._moves: dict[TopicPartition, Partition] = {}
         self._delayed: set[TopicPartition] = set()
         """Partitions whose last attempt failed, until the back-off ends."""
@@ -58,17 +69,17 @@ class AlterLogDirsManager:
         Raises:
             PacelineError: an error of `LogManager.begin_move`; an earlier move to another directory has ended.
         """
-        tp, log, future = partition.topic_partition, partition.log, self._logs.futures.get(partition.topic_partition)
+        tp, log, future = partition.topic_partition, partition.log, self.logs.futures.get(partition.topic_partition)
         assert log is not None
         if future is not None and future.directory.path == log_dir:
             return
         self.stop((tp,))
-        self._logs.futures.discard(tp)
+        self.logs.futures.discard(tp)
         if log.directory.path != log_dir:
-            self._logs.begin_move(tp, log_dir)
+            self.logs.begin_move(tp, log_dir)
             self.start((partition,))
         if future is not None:
-            self._storage.purge_later(future)
+            self.storage.purge_later(future)
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Continue the moves of hosted partitions, as LeaderAndIsr does for moves that the last process began."""
@@ -97,17 +108,15 @@ class AlterLogDirsManager:
 
     def _begin_next(self) -> None:
         for tp in sorted(self._moves.keys() - self._delayed):
-            if len(self._fetchers) >= self._hosted.config.num_replica_alter_log_dirs_threads:
+            if len(self._fetchers) >= self.hosted.config.num_replica_alter_log_dirs_threads:
                 return
-            future = self._logs.futures.get(tp)
+            future = self.logs.futures.get(tp)
             if future is None:
                 del self._moves[tp]
             elif future.directory.path not in self._fetchers:
-                fetcher = AlterLogDirsFetcher(
-                    self._moves[tp], future, self._logs, self._hosted, self._storage, self._flusher, self
-                )
+                fetcher = AlterLogDirsFetcher(self._moves[tp], future, self)
                 self._fetchers[future.directory.path] = fetcher
-                self._hosted.scheduler.call_soon(fetcher.run)
+                self.hosted.scheduler.call_soon(fetcher.run)
 
     # For the fetchers
 
@@ -123,13 +132,13 @@ class AlterLogDirsManager:
         self.stop((topic_partition,))
         if partition is not None:
             self._moves[topic_partition] = partition
-        self._hosted.scheduler.call_later(
-            self._hosted.config.replica_fetch_backoff_ms, partial(self._end_delay, topic_partition)
+        self.hosted.scheduler.call_later(
+            self.hosted.config.replica_fetch_backoff_ms, partial(self._end_delay, topic_partition)
         )
 
     def _end_delay(self, topic_partition: TopicPartition) -> None:
         self._delayed.discard(topic_partition)
-        if not self._hosted.stopped:
+        if not self.hosted.stopped:
             self._begin_next()
 
 
@@ -140,28 +149,25 @@ class AlterLogDirsFetcher:
         self,
         partition: Partition,
         future: PartitionLog,
-        logs: LogManager,
-        hosted: HostedPartitions,
-        storage: ReplicaStorage,
-        flusher: LogFlusher,
         manager: AlterLogDirsManager,
     ) -> None:
         assert partition.log is not None
         self.partition = partition
         self._current = partition.log
         self._future = future
-        self._logs = logs
-        self._hosted = hosted
-        self._storage = storage
-        self._flusher = flusher
+        self._logs = manager.logs
+        self._hosted = manager.hosted
+        self._storage = manager.storage
         self._manager = manager
-        self._slice_bytes = min(_SLICE_BYTES, hosted.config.replica_fetch_max_bytes)
+        self._slice_bytes = min(_SLICE_BYTES, manager.hosted.config.replica_fetch_max_bytes)
+        self._copy: SegmentCopy | None = None
+        """The segment that is being copied in the background."""
         self._flush_to: int | None = None
         """Offset where the future log first reached the end of the current log."""
         self.is_closed = False
 
-    def run(self) -> None:
-        """Copy a slice, and schedule the next one."""
+    def run(self, background_error: Exception | None = None) -> None:
+        """Copy a slice, and schedule the next one; ``background_error`` is that of the last background work."""
         topic_partition = self.partition.topic_partition
         if self.is_closed or self._hosted.stopped:
             return
@@ -170,6 +176,8 @@ class AlterLogDirsFetcher:
             self._manager.stop((topic_partition,))
             return
         try:
+            if background_error is not None:
+                raise background_error
             if self._current.future is None:  # the future log could not repeat a truncation, for want of room
                 self._logs.futures.add(self._future)
             pause_ms = self._advance(topic_partition)
@@ -195,13 +203,28 @@ class AlterLogDirsFetcher:
                 self._hosted.scheduler.call_later(pause_ms, self.run)
 
     def _advance(self, topic_partition: TopicPartition) -> int | None:
-        """Copy a slice, and swap the logs when both are equal; return the pause before the next slice, if any."""
+        """Copy a slice, and swap the logs when both are equal; return the pause before the next slice.
+
+        Return None after the swap, and while the background copies: it calls `run`.
+        """
         quota, now_ms, futures = self._hosted.quotas.alter_log_dirs, self._hosted.now_ms(), self._logs.futures
+        if self._copy is not None:
+            copied = self._copy.take_copied_bytes()
+            self._future.directory.note_append(copied)
+            self._note_copied(copied)
+            if self._copy.is_void or self._copy.is_finished:
+                copy, self._copy = self._copy, None
+                if not futures.adopt(topic_partition, copy):
+                    self._manager.background.run(copy.remove, self.run)
+                    return None
         if quota.is_exceeded(now_ms):
             return _QUOTA_CHECK_MS
-        copied = futures.copy(topic_partition, self._slice_bytes)
-        self._manager.bytes_copied += copied
-        quota.record(copied, now_ms)
+        self._copy = self._copy or futures.begin_segment(topic_partition)
+        if self._copy is not None:
+            slice_bytes = min(_SLICES_OF_A_SEGMENT * self._slice_bytes, max(self._slice_bytes, quota.limit))
+            self._manager.background.run(partial(self._copy.run, slice_bytes), self.run)
+            return None
+        self._note_copied(futures.copy(topic_partition, self._slice_bytes))
         if futures.is_complete(topic_partition, self._flush_to):
             self._swap(topic_partition)
             return None
@@ -209,8 +232,12 @@ class AlterLogDirsFetcher:
             return _PAUSE_MS
         if self._flush_to is None:
             self._flush_to = self._future.log_end_offset
-        self._flusher.request(self._future)
+        self._manager.flusher.request(self._future)
         return _FLUSH_CHECK_MS
+
+    def _note_copied(self, size: int) -> None:
+        self._manager.bytes_copied += size
+        self._hosted.quotas.alter_log_dirs.record(size, self._hosted.now_ms())
 
     def _swap(self, topic_partition: TopicPartition) -> None:
         """Let the future log serve the partition. No append or read is in progress: all run on this scheduler."""

@@ -170,7 +170,7 @@ class BrokerProcess(NodeProcess):
             self._end,
             ExecutorWork(self._loop, "flush"),
             ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
-            ExecutorWork(self._loop, "log-dirs"),
+            ExecutorWork(self._loop, "log-dirs", self._settings.keys.num_replica_alter_log_dirs_threads + 1),
             unclean_restart=report.is_unclean_restart(_boot_id()),
             watched=self._hub.watched,
         )

@@ -18,13 +18,19 @@ from tests.support.broker_cluster import TP, BrokerCluster, BrokerUnderTest, bat
 
 pytestmark = pytest.mark.origin("S2-4")
 ONE, TWO, THREE = "/one", "/two", "/three"
+LOG_CONFIG = LogConfig(file_delete_delay_ms=1_000)
 SMALL = {"replica_fetch_max_bytes": 200}
 """Small slices, so that a test can act while a log is half copied."""
 
 
-def cluster_of(*broker_ids: int, dirs: tuple[str, ...] = (ONE, TWO), **config: object) -> BrokerCluster:
+def cluster_of(
+    *broker_ids: int,
+    dirs: tuple[str, ...] = (ONE, TWO),
+    log_config: LogConfig = LOG_CONFIG,
+    **config: object,
+) -> BrokerCluster:
     """Brokers with a replica each, in the first directory; the first broker leads."""
-    cluster = BrokerCluster((), LogConfig(file_delete_delay_ms=1_000), **config)
+    cluster = BrokerCluster((), log_config, **config)
     for broker_id in broker_ids:
         cluster.boot(broker_id, dirs=dirs)
     cluster.time.run_until(lambda: all(cluster[one].node.ready for one in broker_ids), 10_000)
