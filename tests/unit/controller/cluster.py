@@ -78,6 +78,8 @@ class FakeBrokers:
     """Brokers whose process says that it is not registered."""
     failed_dirs: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
     undeletable: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
+    foreign: dict[int, set[TopicPartition]] = field(default_factory=lambda: defaultdict(set))
+    """Partitions whose topic id a broker refuses."""
     held: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     epochs: dict[int, dict[TopicPartition, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -135,6 +137,8 @@ class FakeBrokers:
                     topic_ids[partition] = known_ids[partition]
                 if partition in self.failed_dirs[broker_id]:
                     errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                elif partition in self.foreign[broker_id]:
+                    errors[partition] = ErrorCode.INCONSISTENT_TOPIC_ID
                 elif state.leader_epoch > epochs.get(partition, -1):
                     epochs[partition] = state.leader_epoch
                     errors[partition] = ErrorCode.NONE

@@ -55,7 +55,10 @@ class LeaderAndIsrResponses:
         # A failed replica answers KAFKA_STORAGE_ERROR even to a retry, so a stale epoch shows that a replica is
         # healthy.
         healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
-        online = {tp for tp, error in errors.items() if error in healthy}
+        # While a topic is being deleted, a broker that has deleted other replicas of it refuses its id for the rest.
+        deleting = {tp for tp, error in errors.items() if error is ErrorCode.INCONSISTENT_TOPIC_ID}
+        deleting = {tp for tp in deleting if context.is_queued_for_deletion(tp.topic)}
+        online = {tp for tp, error in errors.items() if error in healthy} | deleting
         failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]
         now = (before - online) | set(failed)
         context.set_on_offline_dirs(event.broker_id, now)

@@ -235,6 +235,23 @@ def test_a_deleted_topic_leaves_no_entry_among_failed_directories(when: str) -> 
     assert not [replica for replica in context.replica_states if replica.topic_partition == tp("a-0")]
 
 
+def test_a_deletion_continues_when_the_disk_of_a_replica_that_was_never_created_has_room_again() -> None:
+    """The broker has deleted its other replica of the topic, and refuses the topic id from then on."""
+    cluster = cluster_with()
+    cluster.create(NewTopic("a", assignments=((1, 2), (1, 2))))
+    cluster.brokers.failed_dirs[2].add(tp("a-1"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.settle()
+    cluster.zk(Create(znodes.delete_topic_path("a"), None))
+    cluster.settle()
+    assert cluster.exists(znodes.topic_path("a")), "the deletion waits"
+    cluster.brokers.failed_dirs[2].clear()
+    cluster.brokers.foreign[2].add(tp("a-1"))
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
+    cluster.settle()
+    assert not cluster.exists(znodes.topic_path("a"))
+
+
 def test_a_controller_and_a_broker_that_die_together_are_handled_at_the_failover() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     cluster.start_controller(CONTROLLER_ID + 1)
