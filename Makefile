@@ -131,8 +131,9 @@ BENCH_pipeline := pipeline
 BENCH_security := security
 BENCH_sizing := sizing
 BENCH_python := python_clients
+BENCH_moves := moves
 
-bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security
+bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security moves
 	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
 
 # faults, kills and suspicions take ROUNDS, outage SECONDS, groups MINUTES, steps RECORDS.

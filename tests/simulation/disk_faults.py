@@ -31,10 +31,12 @@ class DiskFaults:
     def _failed_sync(self, fault: Fault) -> None:
         """Make the next fsync fail: the log directory goes offline; if it is the only directory, the broker stops."""
         self._broker(fault).disk.fail_next_sync = True
+        self._after(fault, self._broker(fault).retry_directories)
 
     def _failed_write(self, fault: Fault) -> None:
         """Make the next write fail after a part of its bytes."""
         self._broker(fault).disk.fail_next_write = True
+        self._after(fault, self._broker(fault).retry_directories)
 
     def _full_disk(self, fault: Fault) -> None:
         """Let another program take the disk of a broker, up to some bytes, and give it back later."""

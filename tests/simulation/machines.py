@@ -266,6 +266,7 @@ class BrokerLife(Life):
             boot_id=boot_id,
             min_free_bytes=_MIN_FREE_BYTES,
         )
+        self.logs.on_directory_returned = lambda: cluster.checks.broker_started(self)
         settings = settings_in(cluster.server.tree, self.logs.default_config)
         report = self.logs.load(self.scheduler.wall_ms(), settings)
         for log in self.logs.observed_logs():
@@ -335,7 +336,7 @@ class BrokerMachine:
 
     @property
     def has_lost_a_directory(self) -> bool:
-        """Whether the running process has taken a log directory offline; only the next process uses it again."""
+        """Whether the running process has a log directory that is offline."""
         logs = None if self.life is None else self.life.logs
         return logs is not None and len(logs.live_log_dirs) < len(logs.log_dirs)
 
@@ -357,6 +358,21 @@ class BrokerMachine:
     def files_damaged(self) -> None:
         """Record that a fault changed the broker's files from outside."""
         self._files_damaged = True
+
+    def retry_directories(self) -> None:
+        """Let the running process take its failed log directories back, as an operator does after a repair."""
+        life = self.life
+        if life is None or not self.has_lost_a_directory:
+            return
+
+        def retry() -> None:
+            for path in life.logs.log_dirs:
+                try:
+                    life.node.retry_log_dir(path, is_repeated=False)
+                except KafkaStorageError as error:
+                    self.cluster.note(self.name, f"does not take {path} back: {error}")
+
+        life.scheduler.call_soon(retry)
 
     def directory_lost(self) -> None:
         """Record the failure of a log directory."""

@@ -8,7 +8,7 @@ later, after a restart or at a leader's log start, takes the chain at its start 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from paceline.log.compaction.cleaner import CleanedSegment
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.directory_names import parse_future_name
+from paceline.log.directory_retry import DirectoryRetry
 from paceline.log.future_logs import FutureLogs
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -362,6 +363,7 @@ class ObservedLogManager(LogManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.futures.swap = self._swap  # type: ignore[method-assign]
+        self.on_directory_returned: Callable[[], None] = lambda: None
 
     def _swap(self, tp: TopicPartition) -> PartitionLog:
         old = self.get(tp)
@@ -372,6 +374,13 @@ class ObservedLogManager(LogManager):
         if log.watcher is not None:
             log.watcher.moved(old, log)
         return log
+
+    def finish_retry(self, retry: DirectoryRetry) -> None:
+        super().finish_retry(retry)
+        for log in retry.loader.logs.values():
+            assert isinstance(log, ObservedLog)
+            log.rebuild_mirror()
+        self.on_directory_returned()
 
     def delete(self, tp: TopicPartition) -> None:
         log = self.get(tp)

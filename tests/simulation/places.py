@@ -35,6 +35,7 @@ from paceline.controller.state.partition_state_machine import PartitionStateMach
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.coordination.interface import SessionState
 from paceline.log.future_logs import FutureLogs
+from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import Record
@@ -84,6 +85,9 @@ PLACES: dict[str, tuple[int, int]] = {
     "a member of an earlier generation": (0, 10),
     "a replica has moved to another directory": (0, 0),
     "a truncation is repeated on a future log": (0, 0),
+    "a segment of a move is copied": (0, 0),
+    "a copy of a segment is void": (0, 0),
+    "a failed directory is taken back": (0, 0),
 }
 """Floors: in how many of 300 ordinary seeds, and of 300 wild ones, a place is reached at least: about half as
 many as usual, a quarter for rare places. A place with 0 is counted without a floor.
@@ -236,6 +240,17 @@ class Places:
                 reach("a truncation is repeated on a future log")
 
         probe(PartitionLog, "_repeat", repeats)
+
+        def adopted(is_in_place: object, *_: Any) -> None:
+            if isinstance(is_in_place, bool):
+                reach("a segment of a move is copied" if is_in_place else "a copy of a segment is void")
+
+        def retried(error: object, *_: Any) -> None:
+            if error is None:
+                reach("a failed directory is taken back")
+
+        probe(FutureLogs, "adopt", _nothing, adopted)
+        probe(LogManager, "finish_retry", _nothing, retried)
         probe(FutureLogs, "swap", _nothing, lambda *_: reach("a replica has moved to another directory"))
         probe(IsrUpdates, "_propose", proposed)
         probe(IsrUpdates, "unknown", answered("the result of an ISR write is unknown"))

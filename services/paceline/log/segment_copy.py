@@ -76,8 +76,9 @@ class SegmentCopy:
             KafkaStorageError: storage failed; the directory is offline.
             ThrottledError: the process has no file descriptor left.
         """
+        end = min(self._position + limit_bytes, self._source.size)
         try:
-            while not self.is_void and self._position < self._source.size and self._copied_bytes < limit_bytes:
+            while not self.is_void and self._position < end:
                 data = self._try(self._reads, self._read)
                 if data is not None:
                     self._try(self._writes, partial(self._write, data))
