@@ -6,10 +6,11 @@
 #   scripts/lock.sh --check    change nothing: exit 1 if a lock does not match pyproject.toml
 #
 # requirements.lock           development and CI: extra `dev`, and the build tools of the wheel
-# requirements-services.lock  the container image: extra `services`, the same versions
+# requirements-services.lock  the container image: extras `services` and `console`, the same versions
 # requirements-build.lock     the build tools of the wheel, for the image's build stage, the same versions
 # requirements-protos.lock    the generators of the Python stubs: extra `protos` alone
 # requirements-dist.lock      the tools of make dist: extra `dist` alone
+# requirements-browser.lock   Playwright and axe-core for tests/browser: extra `browser` alone
 # requirements-s3.lock        the S3 server of tests/integration/test_pipeline_ingest_s3.py: extra `s3` alone
 # requirements-benchmarks.lock  the Kafka clients that make bench WHAT=python measures, from benchmarks/requirements.in
 #
@@ -44,7 +45,7 @@ grep '^requires = ' pyproject.toml | grep -o '"[^"]*"' | tr -d '"' >"$work/build
 grep -q '^hatchling' "$work/build.in" || { echo "cannot read [build-system] requires from pyproject.toml" >&2; exit 1; }
 
 # Some extras are installed in environments of their own, without Paceline.
-for extra in protos dist s3; do
+for extra in protos dist browser s3; do
   python3 - "$extra" >"$work/$extra.in" <<'PROGRAM'
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:
@@ -61,15 +62,16 @@ compile() {  # compile NAME SOURCES...: writes $work/NAME, starting from the com
 }
 
 compile requirements.lock --extra dev pyproject.toml "$work/build.in"
-compile requirements-services.lock --extra services --constraint "$work/requirements.lock" pyproject.toml
+compile requirements-services.lock --extra services --extra console --constraint "$work/requirements.lock" pyproject.toml
 compile requirements-build.lock --constraint "$work/requirements.lock" "$work/build.in"
 compile requirements-protos.lock "$work/protos.in"
 compile requirements-dist.lock "$work/dist.in"
+compile requirements-browser.lock "$work/browser.in"
 compile requirements-s3.lock "$work/s3.in"
 compile requirements-benchmarks.lock benchmarks/requirements.in
 
 status=0
-for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock requirements-dist.lock requirements-s3.lock requirements-benchmarks.lock; do
+for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock requirements-dist.lock requirements-browser.lock requirements-s3.lock requirements-benchmarks.lock; do
   if grep -n -E '^\s*(-i|-f|--index-url|--extra-index-url|--find-links)|://' "$work/$name"; then
     echo "$name names an index; locks must not" >&2
     exit 1
