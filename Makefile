@@ -88,7 +88,7 @@ protos-baseline: install ## make protos/ the baseline that lint compares later c
 clients: ## build and test the client libraries whose toolchains are here
 	@scripts/clients/all.sh
 
-run: install java ## stream real flights through a cluster, kill a leader, read it all with Spark
+run: install java ## stream real flights through a cluster, kill a leader, read it with Spark; KEEP=1: and keep it
 	@$(PY) -m examples.flights --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
 
 clean: ## remove the files that make run and other targets wrote, but not .venv

@@ -49,7 +49,7 @@ explain() {
 }
 
 mkdir -p build
-echo "starting the containers: ZooKeeper, then the controllers, then the brokers; each waits until the former are healthy"
+echo "starting the containers: ZooKeeper, controllers, brokers, then the console; each waits until the former are healthy"
 if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/compose-up.log; then
   if grep -qE 'port is already allocated|address already in use' build/compose-up.log; then
     address=$(grep -oE '127\.0\.0\.1:[0-9]+' build/compose-up.log | head -n 1) || address=""
@@ -60,8 +60,8 @@ if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/co
     [ -z "$variable" ] || example=$variable=$((port + 10000))
     echo "port ${address:-above} is in use${holder:+ by the container $holder}: stop it, or choose other ports:" \
       "$example make up$make_options" >&2
-    echo "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_PROMETHEUS, PORT_GRAFANA" \
-      "and PORT_SPARK)" >&2
+    echo "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_CONSOLE, PORT_PROMETHEUS," \
+      "PORT_GRAFANA and PORT_SPARK)" >&2
   fi
   explain
   exit 1
@@ -113,6 +113,7 @@ if [ -x .venv/bin/paceline ]; then install=""; else install="
 cat <<END
 up: brokers $brokers
     controllers localhost:${PORT_CONTROLLER_1:-19181},localhost:${PORT_CONTROLLER_2:-19182}
+    console $(scripts/compose.sh logs --no-color console | grep -oE 'http://\S+' | tail -n 1)
     $security
 try:$install
   $connect

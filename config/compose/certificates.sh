@@ -63,5 +63,6 @@ for entry in $NODES; do
   identity=${entry%%=*}
   node "${identity%%/*}" "${identity##*/}" "${entry##*=}"
 done
+client console
 client load
 client spark

@@ -148,6 +148,8 @@ class _Demo:
         kept = False
         try:
             cluster.start(say=lambda text: console.print(f"  {text}", markup=False))
+            if self._options.keep:
+                console.print(f"  watch it in a browser: {cluster.start_console()}", markup=False)
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topics(
                     {TOPIC: (PARTITIONS, REPLICATION_FACTOR, {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)})}
@@ -263,6 +265,7 @@ class _Demo:
     def _say_how_to_talk(self, cluster: LocalCluster) -> None:
         self._console.print(
             f"\nThe cluster stays up. bootstrap servers: {cluster.bootstrap}\n"
+            f"  console, for one more browser: {cluster.console_address}\n"
             f"  .venv/bin/paceline topic describe {TOPIC} -b {cluster.bootstrap.split(',')[0]}\n"
             f"  .venv/bin/paceline consume {TOPIC} --num 5 -b {cluster.bootstrap.split(',')[0]}\n"
             f"  .venv/bin/paceline dev down --directory {cluster.directory}     (or make clean)",

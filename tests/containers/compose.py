@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.dev.ports import free_plan
+from paceline.dev.ports import free_plan, free_ports
 from paceline.model.tls import TlsFiles
 from tests.containers import faults
 from tests.support.stub_client import StubClient
@@ -67,7 +67,7 @@ def remove_leftovers() -> None:
 
 @dataclass
 class ComposeCluster:
-    """ZooKeeper, two controllers and three brokers in containers, with their own project name and host ports.
+    """ZooKeeper, controllers, brokers and the console in containers, with their own project name and host ports.
 
     ``overrides`` are additional Compose files; ``environment`` holds variables for the Compose files.
     """
@@ -84,6 +84,7 @@ class ComposeCluster:
                 name: node.listeners["EXTERNAL"]
                 for name, node in zip(CONTROLLERS.values(), plan.controllers, strict=True)
             },
+            "console": free_ports(1, "127.0.0.1")[0],
         }
 
     @property
@@ -92,7 +93,7 @@ class ComposeCluster:
         return [self.address(name) for name in BROKERS.values()]
 
     def address(self, service: str) -> str:
-        """Return the EXTERNAL address of a broker or controller."""
+        """Return the EXTERNAL address of a broker or controller, or the address of the console."""
         return f"localhost:{self._ports[service]}"
 
     def compose(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
@@ -129,7 +130,7 @@ class ComposeCluster:
         )
 
     def up(self, timeout_s: float = 600.0) -> None:
-        """Start all services and wait until the brokers and controllers are healthy."""
+        """Start all services and wait until brokers, controllers and the console are healthy."""
         deadline = time.monotonic() + timeout_s
         self.compose("up", "-d", "--no-build", timeout_s=timeout_s)
         for service in self._ports:

@@ -1,5 +1,6 @@
 """The Compose file is secure by default: TLS everywhere, secrets in private files, two networks."""
 
+import re
 import subprocess
 
 import grpc
@@ -7,6 +8,8 @@ import pytest
 
 from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 from tests.containers.compose import BROKERS, CONTROLLERS, ZOOKEEPERS, ComposeCluster, run
+from tests.support.console_visitor import ConsoleVisitor
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -127,3 +130,20 @@ print(count)
 client.stop()
 """
     assert int(run(["docker", "exec", cluster.container("broker-1"), "python", "-c", script])) > 10
+
+
+def test_the_console_shows_the_brokers_as_a_client_with_its_own_certificate(cluster: ComposeCluster) -> None:
+    addresses = re.findall(r"http://\S+", cluster.log("console", 100))
+    visitor = ConsoleVisitor(addresses[-1])
+    with cluster.client() as client:
+        client.create_topic("in-the-console", 1, 3)
+
+    def ends() -> list[int | None]:
+        if "in-the-console/0" not in visitor.partitions():
+            return []
+        return [one["log_end_offset"] for one in visitor.get("/partition/in-the-console/0")["replicas"]]
+
+    eventually(lambda: ends() == [0, 0, 0], 60.0, "every broker describes its replica")
+    listing = run(["docker", "exec", cluster.container("console"), "ls", "/run/paceline"])
+    assert set(listing.split()) == {"ca.crt", "client.crt", "client.key"}
+    assert run(["docker", "exec", cluster.container("console"), "id", "-u"]) == "10001\n"

@@ -19,6 +19,7 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.model.identity import Identity, Role
 from paceline.security.certificates import CertificateAuthority, summary_of
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.support.console_visitor import ConsoleVisitor
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
@@ -240,3 +241,17 @@ def test_groups_commit_and_cluster_events_are_published_over_tls(secure: LocalCl
     with Consumer(secure.bootstrap, tls=tls) as reader:
         reader.assign([(EVENTS, partition) for partition in range(reader.partitions_for(EVENTS))])
         eventually(lambda: any(reader.poll(timeout_ms=500).values()), 120.0, f"{EVENTS} has records")
+
+
+def test_the_console_is_a_client_with_its_own_certificate(secure: LocalCluster) -> None:
+    with Admin(secure.bootstrap, tls=secure.client_tls) as admin:
+        admin.create_topics([NewTopic("shown", 1, 3)])
+    visitor = ConsoleVisitor(secure.start_console())
+    eventually(lambda: "shown/0" in visitor.partitions(), 60, "the console shows the topic")
+
+    def ends() -> list[int | None]:
+        return [one["log_end_offset"] for one in visitor.get("/partition/shown/0")["replicas"]]
+
+    eventually(lambda: ends() == [0, 0, 0], 60, "each broker describes its replica to the console")
+    command = " ".join(secure.nodes["console"].argv)
+    assert "client-console.key" in command and "client-admin" not in command

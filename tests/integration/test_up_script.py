@@ -18,6 +18,8 @@ case "$*" in
   "compose up "*) [ -z "$STARTS" ] || exit 0
     echo "Bind for 127.0.0.1:$BUSY_PORT failed: port is already allocated"; exit 1 ;;
   "compose ps -q" | "compose ps -a -q") echo 0001; echo 0002 ;;
+  "compose logs --no-color console") echo "console_1  | open http://localhost:19180/?token=old"
+    echo "console_1  | open http://localhost:19180/?token=new" ;;
   "compose run "*) echo "no authority" >&2; exit 1 ;;
   "inspect "*".Id"*)
     # `Id` is not a field of the engine's type, so docker reads the answer as a map, where a missing key is an error.
@@ -70,8 +72,8 @@ def test_a_failed_start_names_the_holder_of_the_port_and_each_failed_container(
     assert done.stderr.splitlines() == [
         f"port 127.0.0.1:{port} is in use by the container another_controller-2_1: stop it, or choose other ports:"
         f" {example} make up",
-        "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_PROMETHEUS,"
-        " PORT_GRAFANA and PORT_SPARK)",
+        "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_CONSOLE,"
+        " PORT_PROMETHEUS, PORT_GRAFANA and PORT_SPARK)",
         "broker-1 is exited, exit code 3. The end of its log:",
         "  cannot read the log directory",
         "'make logs' shows more; 'make down' stops everything, and with VOLUMES=1 deletes the data, too",
@@ -84,6 +86,7 @@ def test_a_start_does_not_wait_for_containers_of_other_profiles_or_that_are_done
 ) -> None:
     done, calls = run(tmp_path, "up.sh", STARTS="1", PROFILES=profiles, PRODUCER_CODE=producer, INSECURE="1")
     assert done.returncode == 0 and "up: brokers" in done.stdout, done.stdout + done.stderr
+    assert "\n    console http://localhost:19180/?token=new\n" in done.stdout
     assert "waiting for:" not in done.stdout and any("compose ps -a -q" in call for call in calls)
 
 

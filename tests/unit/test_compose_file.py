@@ -94,6 +94,18 @@ def test_every_service_has_an_id_and_ports_of_its_own() -> None:
         assert re.search(rf"EXTERNAL://localhost:\$\{{\w+:-{port}\}}", COMPOSE), f"{port} is not advertised"
 
 
+def test_the_console_listens_on_the_port_that_is_published_on_loopback() -> None:
+    # It refuses requests whose Host header has another port.
+    console = yaml.safe_load(COMPOSE)["services"]["console"]
+    port = console["command"][-1]
+    assert console["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"http://127.0.0.1:{port}/healthz" in console["healthcheck"]["test"]
+    assert console["networks"] == ["front"] and console["volumes"] == ["console-secrets:/run/paceline:ro"]
+    assert console["environment"]["PACELINE_SSL_CERTIFICATE_FILE"] == "/run/paceline/client.crt"
+    insecure = yaml.safe_load((ROOT / "docker-compose.insecure.yml").read_text(encoding="utf-8"))
+    assert insecure["services"]["console"]["environment"]["PACELINE_SSL_CERTIFICATE_FILE"] == ""
+
+
 def test_a_container_has_more_time_to_stop_than_a_service_needs() -> None:
     grace_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
     settings = from_file(ROOT / "config" / "dev.properties", [])

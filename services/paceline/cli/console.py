@@ -1,6 +1,7 @@
 """`paceline console`: show replication at work in a browser, live or from a recording."""
 
 import gzip
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +11,19 @@ import click
 from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import LOCAL_FAILURE
 from paceline.cli.failures import reported
+from paceline.dev.ports import CONSOLE
 
 if TYPE_CHECKING:
     from paceline.console.service.source import LiveSource, ReplaySource
 
-DEFAULT_PORT = 8090
+
+def require_extra() -> None:
+    """Exit with a hint when the packages of the console are not installed."""
+    try:
+        import paceline.console.service.server  # noqa: F401
+    except ImportError as error:
+        click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
+        raise click.exceptions.Exit(LOCAL_FAILURE) from None
 
 
 @click.command()
@@ -25,29 +34,46 @@ DEFAULT_PORT = 8090
     help="play a recording (.ndjson or .ndjson.gz) instead of showing a cluster",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 takes a free one"
-)
+@click.option("--port", type=click.IntRange(0, 65535), default=CONSOLE, show_default=True, help="0 takes a free one")
 @click.option(
     "--name", "names", multiple=True, metavar="HOST", help="host name in browsers' addresses; may be repeated"
 )
+@click.option(
+    "--address-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="keep the address for the next browser in FILE, which other users cannot read",
+)
 @bootstrap_option
-def console(replay: Path | None, host: str, port: int, names: tuple[str, ...], bootstrap: str) -> None:
+def console(
+    replay: Path | None, host: str, port: int, names: tuple[str, ...], address_file: Path | None, bootstrap: str
+) -> None:
     """Serve the console: offsets of each replica, ISR, controllers and control requests of a partition over time.
 
     Prints the address to open. The address is good for one browser; the console then prints another.
     """
-    try:
-        from paceline.console.service.server import serve
-    except ImportError as error:
-        click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
-        raise click.exceptions.Exit(LOCAL_FAILURE) from None
+    require_extra()
+    from paceline.console.service.server import serve
+
+    def say(address: str) -> None:
+        click.echo(f"open {address}")
+        if address_file is not None:
+            _replace(address_file, address)
+
     with reported("table"):
         source = _live(bootstrap) if replay is None else _recorded(replay)
         try:
-            serve(source, host, port, names, lambda address: click.echo(f"open {address}"))
+            serve(source, host, port, names, say)
         finally:
             source.close()
+
+
+def _replace(path: Path, address: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f"{address}\n")
+    new.replace(path)
 
 
 def _recorded(path: Path) -> "ReplaySource":

@@ -32,6 +32,7 @@ def dev() -> None:
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
 @click.option("--racks", metavar="A,B,...", help="racks, assigned to the brokers in turn")
 @click.option("--secure", is_flag=True, help="use TLS on every listener and with ZooKeeper; prints exports for clients")
+@click.option("--console", is_flag=True, help="start the console, too, and print its address")
 @click.option(
     "--port-offset",
     type=click.IntRange(-1_000, 40_000),
@@ -45,6 +46,7 @@ def up(
     config: Path | None,
     racks: str | None,
     secure: bool,
+    console: bool,
     port_offset: int | None,
 ) -> None:
     """Start a cluster and return when it serves requests.
@@ -53,11 +55,14 @@ def up(
     """
     from dataclasses import astuple
 
+    from paceline.cli.console import require_extra
     from paceline.dev.detached_cluster import alive, dev_command, read_state
     from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, settings_of_few
     from paceline.dev.ports import default_plan, taken
     from paceline.rpc.security.client_tls import FILE_VARIABLES
 
+    if console:
+        require_extra()
     state = read_state(directory)
     processes = [] if state is None else [state["zookeeper"], *state["nodes"]]
     if any(alive(process["pid"], directory) for process in processes):
@@ -89,7 +94,10 @@ def up(
     )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))
+        if console:
+            cluster.start_console()
     except (LocalClusterError, OSError) as error:
+        cluster.stop(force=True)  # of a cluster whose console did not start
         click.echo(str(error), err=True)
         if secure:
             click.echo("false")  # makes eval "$(paceline dev up --secure)" fail
@@ -97,6 +105,10 @@ def up(
     if cluster.ports not in (default_plan(controllers, brokers), plan):
         click.echo("not using the documented ports; choose ports with --port-offset", err=True)
     click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
+    if console:
+        again = f"another browser needs a new address: {dev_command('logs', directory)} console -n 1"
+        click.echo(f"console: {cluster.console_address}", err=secure)
+        click.echo(again, err=True)
     if cluster.client_tls is not None:
         click.echo(f"export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}")
         for name, path in zip(FILE_VARIABLES, astuple(cluster.client_tls), strict=True):

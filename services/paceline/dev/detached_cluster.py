@@ -27,6 +27,9 @@ from paceline.rpc.security.client_tls import client_credentials
 STATE_FILE: Final = "cluster.json"
 STOP_SECONDS: Final = 40.0
 START_SECONDS: Final = 60.0
+CONSOLE: Final = "console"
+"""Kind and name of the console's process, which is not a node of the cluster."""
+STOP_ORDER: Final = (CONSOLE, "broker", "controller")
 FAST_RECONNECT: Final[Options] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -95,6 +98,11 @@ def alive(pid: int | None, directory: Path) -> bool:
     return state != "Z" and str(directory.resolve()).encode() in command.replace(b"\0", b" ")
 
 
+def address_file(directory: Path) -> Path:
+    """Return the file in which the console of a cluster keeps the address for its next visitor."""
+    return directory / CONSOLE / "address"
+
+
 def dev_command(verb: str, directory: Path) -> str:
     """Return the command line for another `paceline dev` command on the cluster in this directory."""
     where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
@@ -102,7 +110,7 @@ def dev_command(verb: str, directory: Path) -> str:
 
 
 def find_node(directory: Path, name: str) -> dict[str, Any]:
-    """Return the entry of a controller or broker: ``broker-1``, ``controller-1000000``.
+    """Return the entry of a process: ``broker-1``, ``controller-1000000``, ``console``.
 
     Raises:
         DetachedClusterError: no cluster was started in the directory, or it has no process with that name.
@@ -119,7 +127,7 @@ def find_node(directory: Path, name: str) -> dict[str, Any]:
 
 
 def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s: float = START_SECONDS) -> int:
-    """Start a stopped controller or broker with its ports and data, and return its pid when it serves.
+    """Start a stopped process with its ports and data, and return its pid when it serves.
 
     Raises:
         DetachedClusterError: it already runs, it ended, or it did not serve in time.
@@ -128,6 +136,9 @@ def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s
     if alive(node["pid"], directory):
         raise DetachedClusterError(f"{name} already runs with pid {node['pid']}")
     log = Path(node["log"])
+    address = address_file(directory)
+    if node["kind"] == CONSOLE:
+        address.unlink(missing_ok=True)
     process = launch(node["argv"], log)
     state = read_state(directory)
     assert state is not None
@@ -143,7 +154,7 @@ def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s
             if process.poll() is not None:
                 raise DetachedClusterError(f"{name} ended with exit code {process.returncode}\n{tail(log)}")
             with contextlib.suppress(grpc.RpcError):
-                if not why_not_serving(channel):
+                if address.exists() if node["kind"] == CONSOLE else not why_not_serving(channel):
                     return process.pid
             if waited_s > 1.5 and not said:
                 say(f"waiting until {name} serves; its log is {log}")
@@ -153,7 +164,7 @@ def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s
 
 
 def signal_node(directory: Path, name: str, number: signal.Signals) -> int:
-    """Send a signal to a running controller or broker and return its pid.
+    """Send a signal to a running process and return its pid.
 
     Raises:
         DetachedClusterError: the process does not exist, or it does not run.
@@ -167,7 +178,7 @@ def signal_node(directory: Path, name: str, number: signal.Signals) -> int:
 
 
 def stop_node(directory: Path, name: str, *, force: bool, timeout_s: float = STOP_SECONDS) -> None:
-    """Stop a controller or broker: with SIGTERM, or with SIGKILL when ``force`` is set, and wait for its end.
+    """Stop a process: with SIGTERM, or with SIGKILL when ``force`` is set, and wait for its end.
 
     Raises:
         DetachedClusterError: the process does not exist, it does not run, or it did not end in time.
@@ -184,12 +195,12 @@ def stop_node(directory: Path, name: str, *, force: bool, timeout_s: float = STO
 
 
 def stop_detached(directory: Path, timeout_s: float = STOP_SECONDS) -> list[str]:
-    """Stop all processes, brokers first; return the names of the stopped processes."""
+    """Stop all processes, console and brokers first; return the names of the stopped processes."""
     state = read_state(directory)
     if state is None:
         return []
     stopped: list[str] = []
-    for kind in ("broker", "controller"):
+    for kind in STOP_ORDER:
         group = [
             (node["name"], node["pid"])
             for node in state["nodes"]

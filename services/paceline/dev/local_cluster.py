@@ -17,16 +17,20 @@ from pathlib import Path
 import grpc
 
 from paceline.dev.detached_cluster import (
+    CONSOLE,
     FAST_RECONNECT,
     STATE_FILE,
+    STOP_ORDER,
     STOP_SECONDS,
+    address_file,
     launch,
     stop_detached,
     tail,
     why_not_serving,
     write_state,
 )
-from paceline.dev.ports import PortPlan, choose_plan, load_plan, save_plan
+from paceline.dev.ports import CONSOLE as CONSOLE_PORT
+from paceline.dev.ports import PortPlan, choose_plan, choose_port, load_plan, save_plan
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import open_channel
@@ -52,10 +56,10 @@ class LocalClusterError(Exception):
 
 @dataclass
 class Node:
-    """A controller or broker process."""
+    """A controller, broker or console process."""
 
     kind: str
-    """``controller`` or ``broker``."""
+    """``controller``, ``broker`` or ``console``."""
     node_id: int
     argv: list[str]
     log_path: Path
@@ -68,7 +72,7 @@ class Node:
     @property
     def name(self) -> str:
         """Name of the node in messages, and of its folder."""
-        return f"{self.kind}-{self.node_id}"
+        return CONSOLE if self.kind == CONSOLE else f"{self.kind}-{self.node_id}"
 
     @property
     def running(self) -> bool:
@@ -295,9 +299,36 @@ class LocalCluster:
                 time.sleep(0.05)
         raise LocalClusterError(f"{node.name} {what} within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
 
+    def start_console(self, timeout_s: float = 60.0) -> str:
+        """Start `paceline console`, on its documented port if that is free, and return the address to open.
+
+        With TLS it is the client ``console``, without the rights of a super user.
+
+        Raises:
+            LocalClusterError: it ended, or did not listen in time.
+        """
+        address, port = address_file(self.directory), choose_port(CONSOLE_PORT, HOST)
+        address.parent.mkdir(mode=0o700, exist_ok=True)
+        address.unlink(missing_ok=True)
+        argv = [sys.executable, "-m", "paceline.cli", CONSOLE, f"--port={port}", f"--address-file={address}"]
+        argv.append(f"--bootstrap-servers={self.bootstrap}")
+        if self.secure:
+            files = self.client_files(CONSOLE)
+            argv += [f"--tls-ca={files.ca}", f"--tls-cert={files.certificate}", f"--tls-key={files.key}"]
+        node = Node(CONSOLE, 0, argv, address.with_name("service.log"), f"{HOST}:{port}", "")
+        self.nodes[node.name] = node
+        self._spawn(node)
+        self._wait_until(node, timeout_s, "did not listen", lambda _: "" if address.exists() else "no address yet")
+        return self.console_address
+
+    @property
+    def console_address(self) -> str:
+        """The address that lets the next browser into the console; each is good for one browser."""
+        return address_file(self.directory).read_text(encoding="utf-8").strip()
+
     def stop(self, force: bool = False) -> None:
-        """Stop brokers, then controllers, then ZooKeeper; kills processes that do not stop in time."""
-        for kind in ("broker", "controller"):
+        """Stop console, brokers, controllers and ZooKeeper in turn; kills processes that do not stop in time."""
+        for kind in STOP_ORDER:
             nodes = [node for node in self.nodes.values() if node.kind == kind and node.running]
             for node in nodes:
                 assert node.process is not None
@@ -353,7 +384,7 @@ class LocalCluster:
         return self.certificates / "zookeeper.password"
 
     def _make_certificates(self, plan: PortPlan) -> None:
-        """Create the authority once, and certificates of ZooKeeper, nodes and the client ``admin`` at every start."""
+        """Create the authority once, and the certificates of ZooKeeper, nodes and clients at every start."""
         from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority, CertificateError
 
         try:
@@ -366,7 +397,7 @@ class LocalCluster:
             for role, node_id in names:
                 identity = Identity(authority.trust_domain, role, str(node_id))
                 authority.issue(identity, (HOST, "localhost"), self.certificates, _VALIDITY)
-            for name, hosts in (("admin", ()), (ZOOKEEPER, (self.host_of("zookeeper", 0),))):
+            for name, hosts in (("admin", ()), (CONSOLE, ()), (ZOOKEEPER, (self.host_of("zookeeper", 0),))):
                 identity = Identity(authority.trust_domain, Role.CLIENT, name)
                 authority.issue(identity, hosts, self.certificates, _VALIDITY)
         except CertificateError as failure:

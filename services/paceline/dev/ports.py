@@ -17,7 +17,7 @@ PORTS_FILE = "ports.json"
 _lock_files: list[IO[bytes]] = []
 _reserved: set[int] = set()
 
-BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
+BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER, CONSOLE = 9101, 9081, 2181, 8090
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,11 @@ def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> Port
     if taken(plan.all(), host) or not _reserve(plan.all()):
         return free_plan(controllers, brokers, host)
     return plan
+
+
+def choose_port(wanted: int, host: str = "127.0.0.1") -> int:
+    """Return a port if it is free, else a free port; it is reserved like those of `choose_plan`."""
+    return wanted if not taken([wanted], host) and _reserve([wanted]) else free_ports(1, host)[0]
 
 
 def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:

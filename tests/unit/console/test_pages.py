@@ -134,6 +134,12 @@ def test_nothing_is_shown_without_a_cookie(visitor: Visitor, path: str) -> None:
     assert visitor.browser.get(path, headers={"cookie": 'paceline_console_8090=x; "'}).status_code == 401
 
 
+def test_a_health_check_needs_no_cookie_and_learns_nothing(visitor: Visitor) -> None:
+    answer = visitor.browser.get("/healthz")
+    assert (answer.status_code, answer.text) == (200, "SERVING\n")
+    assert visitor.browser.get("/healthz", headers={"host": "evil.example:8090"}).status_code == 403
+
+
 @pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1", "127.0.0.1:9999", ""])
 def test_another_host_name_is_refused(visitor: Visitor, host: str) -> None:
     answer = visitor.enter().get("/", headers={"host": host})
