@@ -238,10 +238,16 @@ def _tail(facts: PartitionFacts, _now_ms: int) -> _Found:
     start = members[0].log_end_offset
     if start is None or start >= end:
         return
-    acknowledged = min(facts.last_acknowledged_offset or 0, end) - start
-    told = (
-        f" ({acknowledged:,} of them acknowledged)" if acknowledged > 0 else ", none of them acknowledged to acks=all"
-    )
+    acknowledged = min(facts.acknowledged_offset or 0, end) - start
+    by_leader = min(facts.acknowledged_by_leader_offset or 0, end) - start
+    if acknowledged > 0:
+        told = f" ({acknowledged:,} of them acknowledged to acks=all)"
+    elif by_leader > 0:
+        told = f" ({by_leader:,} of them acknowledged to acks=1, none to acks=all)"
+    elif facts.acknowledged_offset is not None or (leader.high_watermark or 0) <= start:
+        told = ", none of them acknowledged to acks=all"
+    else:
+        told = ""  # the leader may have committed them since the other broker answered
     symptom = (
         f"would lose {_count(end - start, 'record')}{told}, if broker {leader.broker_id} died now: the log of broker "
         f"{members[0].broker_id}, which would lead next, ends at {start:,}"

@@ -114,8 +114,10 @@ class PartitionFacts:
     min_insync_replicas: int | None = None
     unclean_election: bool | None = None
     """Value of `unclean.leader.election.enable`."""
-    last_acknowledged_offset: int | None = None
-    """Exclusive end of the records that a producer knows to be acknowledged, with any acks."""
+    acknowledged_offset: int | None = None
+    """Exclusive end of the records that a producer knows to be acknowledged with acks=all."""
+    acknowledged_by_leader_offset: int | None = None
+    """The same for any acks: to acks=1 a leader answers before its followers have the records."""
     isr_since_ms: int | None = None
     """Time of the latest change of the ISR."""
     under_min_isr_since_ms: int | None = None

@@ -116,7 +116,8 @@ def test_findings_come_from_the_rules_with_the_recordings_clock(timeline: Timeli
 
 def test_records_that_a_dead_leader_alone_has_are_named(timeline: Timeline) -> None:
     assert any(
-        "would lose 3 records (3 of them acknowledged)" in one[1] for one in frame_at(timeline, TP, 1_000).findings
+        "would lose 3 records (3 of them acknowledged to acks=1, none to acks=all)" in one[1]
+        for one in frame_at(timeline, TP, 1_000).findings
     )
 
 

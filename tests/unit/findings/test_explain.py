@@ -290,16 +290,29 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
     (
         "records that the next leader lacks",
         FindingKind.TAIL,
-        partition(replica(1, 107), last_acknowledged_offset=100),
+        partition(replica(1, 107), acknowledged_offset=100),
         "orders/3 would lose 7 records, none of them acknowledged to acks=all, if broker 1 died now: the log of "
         "broker 2, which would lead next, ends at 100",
     ),
     (
         "acknowledged records that the next leader lacks",
         FindingKind.TAIL,
-        partition(replica(1, 107), broker(2, alive=False), last_acknowledged_offset=105),
-        "orders/3 would lose 7 records (5 of them acknowledged), if broker 1 died now: the log of broker 3, which "
-        "would lead next, ends at 100",
+        partition(replica(1, 107), broker(2, alive=False), acknowledged_offset=105, acknowledged_by_leader_offset=107),
+        "orders/3 would lose 7 records (5 of them acknowledged to acks=all), if broker 1 died now: the log of "
+        "broker 3, which would lead next, ends at 100",
+    ),
+    (
+        "records acknowledged by the leader alone",
+        FindingKind.TAIL,
+        partition(replica(1, 107), acknowledged_offset=90, acknowledged_by_leader_offset=104),
+        "orders/3 would lose 7 records (4 of them acknowledged to acks=1, none to acks=all), if broker 1 died now: "
+        "the log of broker 2, which would lead next, ends at 100",
+    ),
+    (
+        "records that may have been committed since the next leader answered",
+        FindingKind.TAIL,
+        partition(replica(1, 107, high_watermark=106)),
+        "orders/3 would lose 7 records, if broker 1 died now: the log of broker 2, which would lead next, ends at 100",
     ),
     (
         "records that only a sole member has",
