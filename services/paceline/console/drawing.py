@@ -19,16 +19,16 @@ _MARGIN = 16
 _LEAST_SPAN = 40
 _ROW, _BAR = 46, 16
 _STRIP_ROW, _STRIP_BAR = 24, 12
+_EXCHANGE_ROW = 38
 _TOP, _BOTTOM = 22, 40
-_STANDALONE: Final = """
-svg{font:12px system-ui,sans-serif;color-scheme:light dark;--ink:#1b2733;--dim:#5c6b7a;--line:#c6ced6;--solid:#2f6db0;
---soft:#cfe0f2;--warn:#b3261e;--good:#2a7d46;--band:#e9eef3;--paper:#fff}
-@media(prefers-color-scheme:dark){svg{--ink:#e6edf3;--dim:#9aa7b4;--line:#3a4652;--solid:#5b9be0;--soft:#24405f;--warn:#ff8a80;
---good:#6fcf8e;--band:#222c36;--paper:#11171d}}
-"""
+_LIGHT: Final = """--ink:#1b2733;--dim:#5c6b7a;--line:#c6ced6;--solid:#2f6db0;
+--soft:#cfe0f2;--warn:#b3261e;--good:#2a7d46;--band:#e9eef3;--paper:#fff"""
+_DARK: Final = """--ink:#e6edf3;--dim:#9aa7b4;--line:#3a4652;--solid:#5b9be0;--soft:#24405f;--warn:#ff8a80;
+--good:#6fcf8e;--band:#222c36;--paper:#11171d"""
 SHARED_STYLE: Final = """
 .lens text{fill:var(--ink);font-size:12px}.lens .dim{fill:var(--dim);font-size:11px}.lens .bad{fill:var(--warn)}
 .lens .fine{fill:var(--good)}.lens .mid{text-anchor:middle}.lens .end{text-anchor:end}.lens .strong{font-weight:600}
+.lens .over{paint-order:stroke;stroke:var(--paper);stroke-width:4px}
 .lens .grid{stroke:var(--line)}.lens .track{fill:var(--band)}.lens .solid{fill:var(--solid)}
 .lens .soft{fill:var(--soft);stroke:var(--solid)}.lens .hatched{fill:url(#hatch);stroke:var(--solid)}
 .lens .lone{fill:url(#cross);stroke:var(--warn)}.lens .ghost{fill:none;stroke:var(--dim);stroke-dasharray:4 3}
@@ -50,13 +50,21 @@ _DEFS: Final = (
 
 def picture(svg: str, width: int = 960) -> str:
     """Return a drawing as a file of its own: with its style, for documents and reports."""
-    style = f"<style>{_STANDALONE}{SHARED_STYLE}.paper{{fill:var(--paper)}}</style>"
+    style = (
+        f"<style>svg{{font:12px system-ui,sans-serif}}{palette('svg')}{SHARED_STYLE}.paper{{fill:var(--paper)}}</style>"
+    )
     head, _, rest = svg.partition(">")
     head = head.replace("<svg", f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"', 1)
     inner = (
         f'<svg x="{LABELS}" width="{width - LABELS - _MARGIN}" overflow="visible">{rest.removesuffix("</svg>")}</svg>'
     )
     return f'{head}>{style}<rect class="paper" width="100%" height="100%"/>{inner}</svg>\n'
+
+
+def palette(selector: str) -> str:
+    """Return the style of an element that gives the pictures inside it their colours, light or dark."""
+    dark = f"@media(prefers-color-scheme:dark){{{selector}{{{_DARK}}}}}"
+    return f"{selector}{{color-scheme:light dark;{_LIGHT}}}\n{dark}\n"
 
 
 def _tag(name: str, text: str = "", **attributes: Any) -> str:
@@ -299,26 +307,27 @@ def controllers_svg(frame: Frame) -> str:
 
 
 def exchange_svg(frame: Frame) -> str:
-    """Draw the latest control requests as arrows from the controller to the broker."""
+    """Draw the latest control requests as arrows from the controller to the broker, each above its text."""
     left = sorted({sender_of(one) for one in frame.requests})
     right = sorted({str(one.get("who", "")) for one in frame.requests})
-    columns = {name: 3 + index * 46 / max(len(left) + len(right) - 1, 1) for index, name in enumerate([*left, *right])}
-    height = 26 + 20 * max(len(frame.requests), 1)
+    columns = {name: 3 + index * 94 / max(len(left) + len(right) - 1, 1) for index, name in enumerate([*left, *right])}
+    height = 26 + _EXCHANGE_ROW * max(len(frame.requests), 1)
 
     def plot() -> Iterator[str]:
         for name, at in columns.items():
             yield _line(at, 20, at, height, "grid")
             yield _text(at, 12, name.replace("controller-", "c").replace("broker-", "b"), "dim mid", name)
         for row, one in enumerate(frame.requests):
-            y = 34 + 20 * row
+            y = 34 + _EXCHANGE_ROW * row
             ok = is_applied(one)
             begin, end = columns[sender_of(one)], columns[str(one.get("who", ""))]
             yield _line(begin, y, end, y, "arrow" if ok else "refused", marker_end="url(#head)")
-            yield _text(54, y + 4, request_text(one), "" if ok else "bad")
+            # Below the arrow it has the whole width, of which a telephone has little.
+            yield _text(f"{-LABELS}", y + 18, request_text(one), "over" if ok else "over bad")
 
     def labels() -> Iterator[str]:
         for row, one in enumerate(frame.requests):
-            yield _text(f"{-LABELS}", 38 + 20 * row, str(one["clock"])[3:], "dim")
+            yield _text(f"{-LABELS}", 38 + _EXCHANGE_ROW * row, str(one["clock"])[3:], "dim")
 
     return _svg(height + 4, "Control requests", labels(), plot())
 
