@@ -53,13 +53,6 @@ class Reading:
         ends = [0.0, *(batch.at_s for batch in self.batches)]
         return round(1000 * max((after - before for before, after in pairwise(ends)), default=0.0))
 
-    def samples(self) -> tuple[tuple[float, float], ...]:
-        """Return the corners of a line of steps (seconds, rows in the table); empty without a micro-batch."""
-        corners, rows = [(0.0, 0)], 0
-        for batch in self.batches:
-            corners += [(batch.at_s, rows), (batch.at_s, rows := rows + batch.rows)]
-        return tuple(corners) if self.batches else ()
-
     def read_again_ms(self, killed_at_s: float, resumed_at: Mapping[int, int]) -> dict[int, int]:
         """Return, by partition, the time from a leader's death until a row appended by its successor is in the table.
 

@@ -28,7 +28,7 @@ class RunRecorder:
         acked: Callable[[], Mapping[int, int]],
     ) -> None:
         """``acked`` returns the exclusive end of the acknowledged records by partition; it is called twice a second."""
-        self._began_ms = int(time.time() * 1000)
+        self._began_ms, self._began_s = int(time.time() * 1000), time.monotonic()
         self._topic = topic
         self._acked = acked
         self._noticed_t, self._noticed = 0, dict[int, int]()
@@ -47,6 +47,10 @@ class RunRecorder:
         self._collector.close()
         self._writer.end()
         self._file.close()
+
+    def t_of(self, at_s: float) -> int:
+        """Return a time of the monotonic clock as a time of the recording."""
+        return round((at_s - self._began_s) * 1000)
 
     def fault(self, text: str) -> None:
         """Record what the story does to the cluster; may be called from any thread."""

@@ -1,6 +1,7 @@
-"""Report of `make run`: a summary on the terminal, and the same facts as a page with a chart and as JSON."""
+"""Report of `make run`: a summary on the terminal, and the same facts as a page with pictures and as JSON."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.stamp import headline
-from examples.flights.chart import Mark, make_key, progress_chart
+from examples.flights.moments import Moment
 from examples.flights.page import DELAYS_TITLE, make_page
 from examples.flights.reading import Reading
 from examples.flights.story import Facts
@@ -27,8 +28,6 @@ class StreamTotals:
     records_acked: int
     failures: tuple[str, ...]
     stream_s: float
-    samples: tuple[tuple[float, float], ...]
-    """(seconds since the first record, records acknowledged until then)"""
     stalls: tuple[tuple[float, float], ...] = ()
     """Times without an acknowledgement, from and to, in seconds since the first record."""
 
@@ -86,26 +85,16 @@ def facts_as_json(
     }
 
 
-def write_report(
-    directory: Path, report: dict[str, Any], totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict
-) -> list[Path]:
+def write_report(directory: Path, report: dict[str, Any], moments: Sequence[Moment], verdict: Verdict) -> list[Path]:
     """Write ``report.html`` and ``report.json`` and return their paths."""
     page, facts_file = directory / "report.html", directory / "report.json"
-    marks = [*facts.marks, Mark(totals.stream_s, "last record acknowledged")]
-    if reading.batches:
-        marks.append(Mark(reading.batches[-1].at_s, "last record in Spark's table", "good"))
-    victims = f"broker {facts.paused_broker} paused, broker {facts.killed_broker} killed"
-    subject = f"{totals.records_acked:,} flights; {victims}"
+    victims = f"broker {report['paused_broker']} paused, broker {report['killed_broker']} killed"
+    subject = f"{report['records_acked']:,} flights; {victims}"
     caption = f"{subject} · 3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}"
-    lines = {
-        "acknowledged by every in-sync replica": totals.samples,
-        "written to the table by Spark's stream": reading.samples(),
-    }
-    chart = progress_chart(subject, lines, marks, facts.bands)
     facts_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     about = f"Paceline {report['version']}  {headline(report)}".replace("  ", " · ")
     rows, delays = report_rows(report), delay_rows(verdict)
-    text = make_page(conclusion(report), about, rows, caption, make_key(lines), chart, delays)
+    text = make_page(conclusion(report), about, rows, caption, moments, delays)
     page.write_text(text, encoding="utf-8")
     return [page, facts_file]
 

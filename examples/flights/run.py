@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.stamp import stamp
 from examples.flights.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
+from examples.flights.moments import Moment, read_moments
 from examples.flights.reading import Reading
 from examples.flights.recorder import RECORDING, RunRecorder
 from examples.flights.report import StreamTotals, conclusion, facts_as_json, print_report, succeeded, write_report
@@ -157,10 +158,10 @@ class _Demo:
             spark.start(cluster.bootstrap, TOPIC)
             console.print("  waiting for Spark's stream to start")
             spark.await_stream()
-            totals, story = self._stream(cluster, source, spark)
+            totals, story, moments = self._stream(cluster, source, spark)
             console.print("waiting until Spark's stream has read every record and its table is checked")
             verdict = spark.finish(FLIGHT_COUNT)
-            code = self._conclude(totals, story, Reading.since(self._stream_began, spark.batches()), verdict)
+            code = self._conclude(totals, story, moments, Reading.since(self._stream_began, spark.batches()), verdict)
             kept = self._options.keep
             return code
         finally:
@@ -172,7 +173,9 @@ class _Demo:
             spark.stop()
             shutil.rmtree(directory / SCRATCH, ignore_errors=True)
 
-    def _stream(self, cluster: LocalCluster, source: Path, spark: SparkReader) -> tuple[StreamTotals, Story]:
+    def _stream(
+        self, cluster: LocalCluster, source: Path, spark: SparkReader
+    ) -> tuple[StreamTotals, Story, list[Moment]]:
         progress = Progress(
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=36),
@@ -242,13 +245,16 @@ class _Demo:
         if ending:
             raise ending[0]
         story.check_the_end()
-        return totals, story
+        recording, began_t = self._options.directory / RECORDING, recorder.t_of(self._stream_began)
+        return totals, story, read_moments(recording, TOPIC, story.facts, began_t)
 
-    def _conclude(self, totals: StreamTotals, story: Story, reading: Reading, verdict: Verdict) -> int:
+    def _conclude(
+        self, totals: StreamTotals, story: Story, moments: Sequence[Moment], reading: Reading, verdict: Verdict
+    ) -> int:
         elapsed_s = time.monotonic() - self._began
         about = {"seed": self._options.seed, "version": __version__, **stamp()}
         report = facts_as_json(about, totals, story.facts, reading, verdict, elapsed_s)
-        page, facts_file = write_report(self._options.directory, report, totals, story.facts, reading, verdict)
+        page, facts_file = write_report(self._options.directory, report, moments, verdict)
         self._console.print()
         print_report(self._console, report, verdict)
         replay = f"watch the kill again: .venv/bin/paceline console --replay {page.parent / RECORDING}"

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from examples.flights.chart import Band, Mark
 from examples.flights.observer import ClusterObserver, PartitionView
 from paceline.dev.local_cluster import LocalCluster
 
@@ -18,6 +17,23 @@ _DOWN_S = (1.0, 3.0)
 
 class StoryFailedError(Exception):
     """The cluster did not do what the protocol promises within its bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event of the run, in seconds since the stream began."""
+
+    at_s: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A span of time: ``kind`` is pause or down."""
+
+    from_s: float
+    to_s: float
+    kind: str
 
 
 @dataclass
@@ -118,8 +134,8 @@ class Story:
         if self._over.wait(seconds):
             raise StoryFailedError("the run was interrupted")
 
-    def _mark(self, label: str, tone: str) -> None:
-        self.facts.marks.append(Mark(self._now(), label, tone))
+    def _mark(self, label: str) -> None:
+        self.facts.marks.append(Mark(self._now(), label))
         self._say(label)
 
     def _pause_a_follower(self) -> None:
@@ -128,19 +144,19 @@ class Story:
         node = self._cluster.broker(victim)
         from_s = self._now()
         self._cluster.pause(node)
-        self._mark(f"broker {victim} paused", "warn")
+        self._mark(f"broker {victim} paused")
         try:
             shrunk = self._watch_the_shrink(victim, from_s)
         finally:
             self._cluster.resume(node)
         resumed = self._now()
         self.facts.bands.append(Band(from_s, resumed, "pause"))
-        self._mark(f"broker {victim} resumed", "info")
+        self._mark(f"broker {victim} resumed")
         if not shrunk:
             raise StoryFailedError(f"no leader dropped the paused broker {victim} from an ISR")
         self._await_full_isr(f"after broker {victim} was resumed")
         self.facts.isr_grown_after_resume_ms = round((self._now() - resumed) * 1000)
-        self._mark("full ISR again", "good")
+        self._mark("full ISR again")
 
     def _watch_the_shrink(self, victim: int, from_s: float) -> bool:
         """Poll the other leaders until each partition in which ``victim`` lags has removed it from its ISR."""
@@ -162,7 +178,7 @@ class Story:
                 elif partition in caught_up and partition not in after:
                     after[partition] = round((now - caught_up[partition]) * 1000)
                     if len(after) == 1:
-                        self._mark("leaders shrink the ISR", "warn")
+                        self._mark("leaders shrink the ISR")
             if lagging and lagging <= after.keys():
                 return True
             self._sleep(POLL_SECONDS)
@@ -172,13 +188,13 @@ class Story:
         """Wait until Spark's stream has read its first records, or few records are left."""
         if self._is_reading():
             return
-        self._mark("producer slows down until Spark's first micro-batch", "info")
+        self._mark("producer slows down until Spark's first micro-batch")
         self.waits_for_reader = True
         while not (reading := self._is_reading()) and not self._is_ending():
             self._sleep(POLL_SECONDS)
         self.waits_for_reader = False
         if reading:
-            self._mark("Spark's first micro-batch", "good")
+            self._mark("Spark's first micro-batch")
         else:
             self._say(f"Spark has read nothing after {self._now():.0f} s; killing a leader without it")
 
@@ -192,7 +208,7 @@ class Story:
         node = self._cluster.broker(victim)
         from_s = self.facts.killed_at_s = self._now()
         self._cluster.kill(node)
-        self._mark(f"broker {victim} killed, leader of {most}", "bad")
+        self._mark(f"broker {victim} killed, leader of {most}")
         orphans = set(led[victim])
         while orphans:
             if self._now() - from_s > self._wait_limit_s:
@@ -204,16 +220,16 @@ class Story:
                 self.facts.resumed_at[partition] = views[partition].log_end_offset.get(views[partition].leader, 0)
                 orphans.discard(partition)
             self._sleep(POLL_SECONDS)
-        self._mark("new leaders serve", "good")
+        self._mark("new leaders serve")
         self._sleep(self._rng.uniform(*_DOWN_S))
         self._cluster.restart(node, wait=False)
         restarted = self._now()
         self.facts.bands.append(Band(from_s, restarted, "down"))
-        self._mark(f"broker {victim} restarted", "info")
+        self._mark(f"broker {victim} restarted")
         self._cluster.wait_ready(node, self._wait_limit_s)
         self._await_full_isr(f"after broker {victim} was restarted")
         self.facts.full_isr_after_restart_ms = round((self._now() - restarted) * 1000)
-        self._mark("full ISR again", "good")
+        self._mark("full ISR again")
 
     def _await_full_isr(self, when: str) -> None:
         limit = self._now() + self._wait_limit_s

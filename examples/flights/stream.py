@@ -1,15 +1,14 @@
-"""Send the flights with an idempotent producer at a limited rate, and count the acknowledgements over time."""
+"""Send the flights with an idempotent producer at a limited rate, and count the acknowledgements."""
 
 import time
 from collections.abc import Callable, Iterable
-from itertools import accumulate, islice
+from itertools import islice
 
 from examples.flights.report import StreamTotals
 from paceline_client import Producer, RecordMetadata
 
 _SLICE = 200
 _SLOWDOWN = 5
-_SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 0.5
 
 
@@ -22,7 +21,6 @@ class Stream:
         self._total = total
         self._duration_s = duration_s
         self._started = 0.0
-        self._bins: dict[int, int] = {}
         self._failures: list[str] = []
         self._last_ack = 0.0
         self._stalls: list[tuple[float, float]] = []
@@ -48,10 +46,7 @@ class Stream:
                 time.sleep(ahead)
         self._producer.flush(timeout_s=150.0)
         elapsed = time.monotonic() - self._started
-        last = max(self._bins, default=0)
-        counts = accumulate((self._bins.get(index, 0) for index in range(last + 1)), initial=0)
-        samples = tuple((min(index * _SAMPLE_SECONDS, elapsed), count) for index, count in enumerate(counts))
-        return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples, tuple(self._stalls))
+        return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, tuple(self._stalls))
 
     def _delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         # Called on the producer's sender thread, one call at a time.
@@ -65,5 +60,3 @@ class Stream:
         if now - self._last_ack > _STALL_SECONDS:
             self._stalls.append((self._last_ack, now))
         self._last_ack = now
-        index = int(now / _SAMPLE_SECONDS)
-        self._bins[index] = self._bins.get(index, 0) + 1

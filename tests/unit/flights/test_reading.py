@@ -1,9 +1,7 @@
 """The figures of Spark's stream in the report of `make run`."""
 
 import json
-from xml.etree import ElementTree
 
-from examples.flights.chart import Mark, make_key, progress_chart
 from examples.flights.reading import Batch, Reading, parse_batches
 
 
@@ -40,10 +38,3 @@ def test_an_incomplete_line_is_omitted() -> None:
     line = json.dumps({"at_s": 1.5, "duration_ms": 3, "rows": 4, "ends": {"0": 4}}) + "\n"
     assert parse_batches([line, line[:-1]]) == [Batch(1.5, 3, 4, {0: 4})]
     assert parse_batches([line[:9]]) == []
-
-
-def test_the_chart_names_every_line_and_event() -> None:
-    lines = {"acked": [(0.5, 100.0), (1.0, 200.0)], "read": READING.samples(), "nothing": []}
-    chart = ElementTree.fromstring(progress_chart("flights", lines, [Mark(1.0, "broker 2 <killed>")]))
-    assert "broker 2 <killed>" in [element.text for element in chart.iter("{http://www.w3.org/2000/svg}text")]
-    assert all(name in make_key(lines) for name in ("acked", "read", "nothing: nothing to draw"))

@@ -1,5 +1,6 @@
 """The page of `make run` says what happened in this run, also when Spark was too slow to read through the failover."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from examples.flights.chart import Band, Mark, make_key, progress_chart
+from examples.flights.moments import Moment, read_moments
 from examples.flights.reading import Batch, Reading
 from examples.flights.report import StreamTotals, conclusion, facts_as_json, report_rows, succeeded, write_report
-from examples.flights.story import Facts
+from examples.flights.story import Band, Facts
 from examples.flights.verify import Verdict
+from paceline.console.recording import Header, RecordingWriter
+from tests.unit.console.history import history
 
-SVG = "{http://www.w3.org/2000/svg}"
 ABOUT = {
     "seed": 1,
     "version": "0.1.0",
@@ -30,7 +32,7 @@ FACTS = Facts(
     leaderless_ms={0: 150, 1: 150},
     resumed_at={0: 10, 1: 5},
 )
-TOTALS = StreamTotals(30, 30, (), 40.0, ((0.5, 60.0), (40.0, 0.0)), ((5.1, 7.6), (16.0, 17.0)))
+TOTALS = StreamTotals(30, 30, (), 40.0, ((5.1, 7.6), (16.0, 17.0)))
 VERDICT = Verdict(30, 30, 0, 0, 0, 0, {})
 BEFORE, AFTER = Batch(12.0, 200, 10, {0: 10}), Batch(44.0, 200, 20, {0: 30})
 
@@ -69,37 +71,53 @@ def test_a_run_with_a_fault_has_failed(faults: dict[str, Any]) -> None:
     assert conclusion(report(BEFORE, AFTER, **faults)).startswith("Failed")
 
 
-def test_the_page_explains_the_stall_and_has_date_version_and_machine(tmp_path: Path) -> None:
-    facts = report(BEFORE, AFTER)
-    page, _ = write_report(tmp_path, facts, TOTALS, FACTS, Reading([BEFORE, AFTER]), VERDICT)
+@pytest.fixture
+def moments(tmp_path: Path) -> list[Moment]:
+    """Broker 1 leads partition 0 of topic t, dies at 1.2 s of the recording, and is in sync again at 3 s."""
+    path = tmp_path / "run.ndjson"
+    with path.open("w", encoding="utf-8") as file:
+        writer = RecordingWriter(file.write, Header(title="a run", origin="cluster", began_ms=0))
+        for entry in history():
+            writer.add(entry)
+    facts = Facts(
+        bands=[Band(0.1, 0.2, "pause"), Band(0.7, 1.5, "down")],
+        killed_broker=1,
+        leaderless_ms={0: 400},
+        full_isr_after_restart_ms=1_000,
+    )
+    return read_moments(path, "t", facts, began_t=500)
+
+
+def test_the_lens_shows_the_partition_before_during_and_after_the_death(moments: list[Moment]) -> None:
+    assert [one.heading for one in moments] == [
+        "Before broker 1 is killed",
+        "While it is dead",
+        "When it is in sync again",
+    ]
+    frames = [one.frame for one in moments]
+    assert [(one.t, one.leader, one.isr) for one in frames] == [
+        (1_200, 1, (1, 2)),
+        (2_000, 2, (2,)),
+        (3_000, 2, (1, 2)),
+    ]
+    assert [one.state for one in frames[1].replicas] == ["dead", "leads"]
+
+
+def test_a_run_whose_victim_led_no_partition_has_no_lens(tmp_path: Path) -> None:
+    assert read_moments(tmp_path / "none", "t", Facts(bands=[Band(0.0, 1.0, "down")]), 0) == []
+    page, _ = write_report(tmp_path, report(BEFORE, AFTER), [], VERDICT)
+    assert "<svg" not in page.read_text()
+
+
+def test_the_page_has_the_lens_and_explains_the_stall_with_date_version_and_machine(
+    tmp_path: Path, moments: list[Moment]
+) -> None:
+    page, _ = write_report(tmp_path, report(BEFORE, AFTER), moments, VERDICT)
     text = page.read_text()
-    chart = text[text.index("<svg") : text.index("</svg>") + 6]
     assert "2500 ms without acknowledgement" in text, "the stall of the kill is another"
     assert "replica.lag.time.max.ms (2000 ms)" in text
     assert "Paceline 0.1.0 · 2026-11-28T12:00:00+00:00 · commit abc1234 · 2 x A CPU" in text
-    assert "last record in Spark's table" in texts(chart)
-    axis = [float(each.split(" ")[0]) for each in texts(chart) if each.endswith(" s")]
-    assert max(axis) >= 40.0, "the axis includes Spark's last micro-batch"
-
-
-def test_sparks_line_is_zero_until_a_micro_batch_is_in_the_table() -> None:
-    late = Reading([Batch(62.0, 55_000, 85_000, {0: 85_000}), Batch(76.0, 14_000, 15_000, {0: 100_000})])
-    assert late.samples() == ((0.0, 0), (62.0, 0), (62.0, 85_000), (76.0, 85_000), (76.0, 100_000))
-
-
-def test_a_label_that_does_not_fit_on_the_right_of_its_line_ends_at_the_line() -> None:
-    chart = progress_chart("flights", {"acked": [(0.0, 0), (40.0, 9)]}, [Mark(40.0, "last record in Spark's table")])
-    label = next(each for each in ElementTree.fromstring(chart).iter(f"{SVG}text") if each.get("class") == "event")
-    line = next(each for each in ElementTree.fromstring(chart).iter(f"{SVG}line") if each.get("stroke-dasharray"))
-    assert label.get("text-anchor") == "end"
-    assert float(label.get("x", "")) == float(line.get("x1", "")) - 4
-
-
-def test_a_line_that_cannot_be_drawn_has_no_colour_in_the_key() -> None:
-    key = ElementTree.fromstring(f"<p>{make_key({'acked': [(0.5, 1.0), (1.0, 2.0)], 'read': Reading().samples()})}</p>")
-    assert ["".join(each.itertext()) for each in key] == ["\u2501\u2501 acked", "read: nothing to draw"]
-    assert len(key.findall("span/span")) == 1
-
-
-def texts(chart: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(chart).iter(f"{SVG}text")]
+    pictures = [ElementTree.fromstring(each).get("aria-label") for each in re.findall(r"<svg.*?</svg>", text, re.S)]
+    assert pictures == ["Offsets of t/0"] * 3 + ["ISR over time", "Control requests"]
+    assert "<b>While it is dead</b>, 00:00:02.000 UTC. t/0 takes no acks=all writes since" in text
+    assert not re.search(r"(src|href)=|url\((?!#)", text), "it loads no other file"

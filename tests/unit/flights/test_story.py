@@ -48,5 +48,4 @@ def test_the_stream_is_slower_while_the_kill_waits_and_counts_its_records() -> N
     stream = Stream(cast(Producer, ImmediateProducer()), "flights", len(records), duration_s=0.2)
     totals = stream.run(records, lambda _started: None, is_slow=lambda: stream.sent <= 1_000)
     assert totals.stream_s >= 0.6, "half of the records at a fifth of the pace"
-    assert totals.samples[0] == (0.0, 0) and totals.samples[-1] == (totals.stream_s, 2_000)
     assert stream.acked_ends == {0: 2_000}
