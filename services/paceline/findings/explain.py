@@ -247,7 +247,7 @@ def _tail(facts: PartitionFacts, _now_ms: int) -> _Found:
     elif facts.acknowledged_offset is not None or (leader.high_watermark or 0) <= start:
         told = ", none of them acknowledged to acks=all"
     else:
-        told = ""  # the leader may have committed them since the other broker answered
+        return  # the other broker has answered before the leader, and has had more records since
     symptom = (
         f"would lose {_count(end - start, 'record')}{told}, if broker {leader.broker_id} died now: the log of broker "
         f"{members[0].broker_id}, which would lead next, ends at {start:,}"
