@@ -1,0 +1,1 @@
+"""The console in Chromium, with Playwright and axe-core. `tools.py` finds and installs them."""
