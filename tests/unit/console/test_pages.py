@@ -6,10 +6,13 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from paceline.console.lens import Frame, frame_at
 from paceline.console.recording import Recording, RecordingCutError
 from paceline.console.service.access import SECURITY_HEADERS, Access
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import ReplaySource
+from paceline.console.timeline import Timeline
+from paceline.model.identifiers import TopicPartition
 
 BASE = "http://127.0.0.1:8090"
 JSON = {"accept": "application/json"}
@@ -70,6 +73,22 @@ def test_every_panel_has_a_table_twin(browser: TestClient) -> None:
     assert all("<table" in parts[f"{name}-table"] for name in pictures)
     assert "10 (truncated from 13)" in parts["offsets-table"]
     assert "broker-1 crashes" in parts["strip-table"]
+
+
+def test_the_parts_of_a_moment_are_made_once_for_all_browsers(
+    browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Frame:
+        made.append(t)
+        return frame_at(timeline, topic_partition, t)
+
+    monkeypatch.setattr("paceline.console.service.pages.frame_at", counted)
+    zipped, plain = (browser.get("/partition/t/0/parts?t=3000", headers={"accept-encoding": it}) for it in ("gzip", ""))
+    assert zipped.json() == plain.json() and made == [3_000]
+    assert (zipped.headers.get("content-encoding"), plain.headers.get("content-encoding")) == ("gzip", None)
+    assert browser.get("/partition/t/0/parts?t=1000").json()["t"] == 1_000 and made == [3_000, 1_000]
 
 
 @pytest.mark.parametrize("t", ["-5", "99999999"])

@@ -4,6 +4,7 @@ Every page has a JSON twin at the same address, for requests that accept ``appli
 """
 
 import asyncio
+import gzip
 import json
 import time
 from collections import OrderedDict
@@ -41,6 +42,7 @@ class Pages:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._cache: OrderedDict[tuple[Any, ...], dict[str, str]] = OrderedDict()
+        self._bodies: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
@@ -84,13 +86,18 @@ class Pages:
         marks = sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults})
         return self._page("lens.html", frame=frame, parts=self._drawn(frame), marks=marks, **about)
 
-    def _parts(self, request: Request) -> Response:
-        """Return the moving parts of the lens page as HTML, for the script of that page."""
+    async def _parts(self, request: Request) -> Response:
+        """Return the moving parts of the lens page as HTML, for the script of that page.
+
+        All browsers ask at the same time, when there is something new: the first answer is made for all of them, on the
+        event loop, so that no other request makes it meanwhile.
+        """
         topic_partition = self._partition(request)
-        with self._source.timeline() as timeline:
-            frame = frame_at(timeline, topic_partition, _asked_time(request, timeline))
-        return JSONResponse(
-            {
+        key = (topic_partition, request.query_params.get("t"), self._source.version, self._source.trouble)
+        if (body := self._bodies.get(key)) is None:
+            with self._source.timeline() as timeline:
+                frame = frame_at(timeline, topic_partition, _asked_time(request, timeline))
+            found = {
                 "t": frame.t,
                 "begin": frame.begin,
                 "end": frame.end,
@@ -99,7 +106,12 @@ class Pages:
                 "marks": sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults}),
                 "parts": self._drawn(frame),
             }
-        )
+            body = self._bodies[key] = gzip.compress(json.dumps(found).encode(), compresslevel=1)
+            while len(self._bodies) > _CACHED:
+                self._bodies.popitem(last=False)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(gzip.decompress(body), media_type="application/json")
+        return Response(body, media_type="application/json", headers={"content-encoding": "gzip"})
 
     def _verdict(self, request: Request) -> Response:
         with self._source.timeline() as timeline:
