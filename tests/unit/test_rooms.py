@@ -39,11 +39,12 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "runtime": ({"model", "coordination", "rpc", "security"}, True),
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
     "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
+    "operations": ({"model", "paceline_client"}, True),
     "console": ({"model", "findings"}, False),
-    "console/service": ({"model", "findings", "paceline_client"}, True),
+    "console/service": ({"model", "findings", "operations", "paceline_client"}, True),
     "cli": (
         {"console", "model", "planning", "findings", "dev", "pipeline", "rpc", "security", "paceline_client", "log"}
-        | {"broker.groups.records", "broker.groups.offsets_topic"},
+        | {"operations", "broker.groups.records", "broker.groups.offsets_topic"},
         True,
     ),
 }

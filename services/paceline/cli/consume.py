@@ -10,8 +10,8 @@ from paceline.cli.connection import bootstrap_option, open_admin, parse_partitio
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.record_text import FORMAT_HELP, parse_filters, parse_format, to_json
-from paceline.cli.times import parse_moment
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.operations.times import parse_moment
 
 _QUIET_POLLS = 4
 """Number of polls without records after which the topics are described."""

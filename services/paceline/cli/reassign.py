@@ -14,16 +14,15 @@ from paceline.cli.log_dir_moves import prepare_directories
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_log_dirs, read_plan
-from paceline.cli.reassign_progress import Progress, Speed, sizes_of
-from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, alter_moves, list_moves
-from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle, throttled_brokers
+from paceline.cli.reassign_requests import alter_moves, list_moves
+from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.operations.reassign_progress import NO_SPEED, Progress, measure, move_row, throttled_brokers
 
 if TYPE_CHECKING:
-    from paceline_client import Admin, PartitionDescription, Reassignment, ReassignmentResult
+    from paceline_client import Admin, PartitionDescription, ReassignmentResult
 
 _WATCH_EVERY_S = 1.0
-_NO_SPEED = Speed(None, None, None)
 _GONE = "gone"
 _NOT_RUNNING = ("done", "not started", _GONE)
 _preserve_option = click.option("--preserve-throttles", is_flag=True, help="keep existing throttles")
@@ -256,29 +255,17 @@ def _remove_throttles(admin: "Admin", topics: Iterable[str], brokers: Iterable[i
         click.echo(f"throttle removed from {lifted}", err=True)
 
 
-def _measure_speeds(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -> dict[Partition, Speed]:
-    copying = [move for move in moves if move.waiting_for]
-    if not copying:
-        return progress.look(moves, {}, time.monotonic())
-    involved = {
-        broker for move in copying for broker in (*move.target, *(() if move.leader is None else (move.leader,)))
-    }
-    few = len(copying) <= PARTITIONS_PER_REQUEST
-    answers = admin.describe_log_dirs(sorted(involved), [move.topic_partition for move in copying] if few else None)
-    return progress.look(moves, sizes_of(answers), time.monotonic())
-
-
 def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], progress: Progress) -> list[Row]:
     moves = list_moves(admin, list(wanted) or None)
-    speeds = _measure_speeds(admin, moves, progress)
+    speeds = measure(admin, moves, progress, time.monotonic())
     if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
         # A speed needs two measurements.
         time.sleep(_WATCH_EVERY_S)
         moves = list_moves(admin, list(wanted) or None)
-        speeds = _measure_speeds(admin, moves, progress)
+        speeds = measure(admin, moves, progress, time.monotonic())
     throttled = throttled_brokers(admin) if moves else {}
     rows: dict[Partition, dict[str, Any]] = {
-        move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED), throttled) for move in moves
+        move.topic_partition: move_row(move, speeds.get(move.topic_partition, NO_SPEED), throttled) for move in moves
     }
     missing = {where: target for where, target in wanted.items() if where not in rows}
     if missing:
@@ -317,28 +304,6 @@ def _row_not_running(where: Partition, target: tuple[int, ...], known: "Partitio
         "eta_s": None,
         "throttle": None,
         "reason": reason,
-    }
-
-
-def _row(move: "Reassignment", speed: Speed, throttled: Mapping[int, int]) -> dict[str, Any]:
-    rates = [throttled[broker] for broker in move.replicas if broker in throttled]
-    reasons = [replica.message for replica in move.waiting_for]
-    if speed.bytes_per_second == 0 and speed.bytes_left:
-        reasons.append("no bytes were copied since the last measurement")
-    state = "stuck" if move.is_stuck else "copying" if move.waiting_for else "finishing"
-    return {
-        "partition": str(move.topic_partition),
-        "target": list(move.target),
-        "adding": list(move.adding),
-        "removing": list(move.removing),
-        "isr": list(move.isr),
-        "leader": move.leader,
-        "state": state,
-        "bytes_left": speed.bytes_left,
-        "bytes_per_s": speed.bytes_per_second,
-        "eta_s": speed.eta_s,
-        "throttle": min(rates, default=None),
-        "reason": "; ".join(reasons) or None,
     }
 
 

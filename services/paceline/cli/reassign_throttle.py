@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from paceline.model.broker_dynamic_config import REPLICATION_RATES
 from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.model.throttled_replicas import ALL_REPLICAS
+from paceline.operations.reassign_progress import throttled_brokers
 
 if TYPE_CHECKING:
     from paceline_client import Admin
@@ -82,17 +83,6 @@ def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int])
     said = [f"brokers {', '.join(map(str, slowed))}"] if slowed else []
     said += [f"topics {', '.join(listed)}"] if listed else []
     return " and ".join(said) or None
-
-
-def throttled_brokers(admin: "Admin", also: Iterable[int] = ()) -> dict[int, int]:
-    """Return the lowest rate limit of each throttled broker, among live brokers and the brokers in ``also``."""
-    wanted = sorted({*(broker.broker_id for broker in admin.describe_cluster().brokers), *also})
-    found = {}
-    for broker, entries in admin.describe_broker_configs(wanted).items():
-        own = [int(entry.value) for entry in entries if entry.source == "broker" and entry.key in REPLICATION_RATES]
-        if own and broker is not None:
-            found[broker] = min(own)
-    return found
 
 
 def _has_lists(admin: "Admin", topic: str) -> bool:

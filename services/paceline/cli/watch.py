@@ -15,9 +15,9 @@ from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID
-from paceline.cli.times import parse_moment
 from paceline.model.errors import PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
+from paceline.operations.times import parse_moment
 
 _GROUPS: Final = {
     "isr": ("isr-proposed", "isr-shrunk", "isr-expanded", "isr-refused", "isr-unknown"),

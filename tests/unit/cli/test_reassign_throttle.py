@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import paceline_client
 from paceline.cli.commands import cli
-from paceline.cli.reassign_progress import Progress, Speed, sizes_of
 from paceline.cli.reassign_throttle import Throttle, plan_throttle
 from paceline.model.identifiers import TopicPartition
+from paceline.operations.reassign_progress import Progress, Speed, sizes_of
 from paceline_client import (
     AwaitedReplica,
     BrokerLogDirs,
