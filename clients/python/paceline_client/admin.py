@@ -67,6 +67,8 @@ class ClusterDescription:
     server_version: str
     node_id: int
     """Id of the process that answered."""
+    controller_silent_ms: int | None = None
+    """Since the active controller last answered a heartbeat of that process; None from a controller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,20 +52,21 @@ def console(
 
     Prints the address to open. The address is good for one browser; the console then prints another.
     """
-    require_extra()
-    from paceline.console.service.server import serve
-
-    def say(address: str) -> None:
-        click.echo(f"open {address}")
-        if address_file is not None:
-            _replace(address_file, address)
-
+    try:
+        from paceline.console.service.cluster import Cluster
+        from paceline.console.service.server import serve
+    except ImportError as error:
+        click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
+        raise click.exceptions.Exit(LOCAL_FAILURE) from None
     with reported("table"):
         source = _live(bootstrap) if replay is None else _recorded(replay)
+        cluster = Cluster(bootstrap) if replay is None else None
         try:
-            serve(source, host, port, names, say)
+            serve(source, host, port, names, lambda address: click.echo(f"open {address}"), cluster)
         finally:
             source.close()
+            if cluster is not None:
+                cluster.close()
 
 
 def _replace(path: Path, address: str) -> None:

@@ -65,6 +65,8 @@ class Collector:
         self._lost_t: int | None = None
         self.trouble = ""
         """Why the last sample failed; empty when it did not."""
+        self.metadata: tuple[Any, list[Any], int] | None = None
+        """Cluster, topics, and their Unix time in ms; None before the first answer."""
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -182,6 +184,7 @@ class Collector:
         ]
         views = admin.describe_hosts([one for one in chosen if one.partitions], _ANSWER_MS) if sampled else {}
         if with_overview:
+            self.metadata = cluster, topics, int(time.time() * 1000)
             there = {TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions}
             self._known = {key: value for key, value in self._known.items() if key in there}
         alive = {one.broker_id for one in cluster.brokers}

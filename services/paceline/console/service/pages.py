@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import jinja2
 from markupsafe import Markup
@@ -24,7 +24,11 @@ from starlette.staticfiles import StaticFiles
 
 from paceline.console import drawing, tables
 from paceline.console.lens import OLD_MS, Frame, clock_text, frame_at
-from paceline.console.service.source import Source
+from paceline.console.pages.view import Screen, lens_path, plain
+from paceline.console.service.cluster import Cluster
+from paceline.console.service.screens import Screens
+from paceline.console.service.screens import wants_json as _wants_json
+from paceline.console.service.source import LiveSource, Source
 from paceline.console.timeline import Timeline
 from paceline.model.identifiers import TopicPartition
 
@@ -34,24 +38,38 @@ _KEEPALIVE_S: Final = 10.0
 _CACHED: Final = 64
 _MOST_ROWS: Final = 500
 """Partitions of the overview; further ones are counted."""
+_NAVIGATION: Final = (
+    ("Overview", "/"),
+    ("Brokers", "/brokers"),
+    ("Topics", "/topics"),
+    ("Groups", "/groups"),
+    ("Reassignments", "/reassignments"),
+    ("Events", "/events"),
+)
 
 
 class Pages:
     """The pages of one source."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, cluster: Cluster | None = None) -> None:
+        """``cluster`` gives the screens of a live cluster; without it there is only the lens."""
         self._source = source
+        self._cluster = cluster
         self._cache: OrderedDict[tuple[Any, ...], dict[str, str]] = OrderedDict()
         self._bodies: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
-        self._templates.filters["lens_path"] = lens_path
+        self._templates.filters |= {"lens_path": lens_path, "plain": plain, "page_link": _page_link}
 
     def application(self) -> Starlette:
         """Return the ASGI application, without access control."""
+        screens: list[Route] = []
+        if self._cluster is not None and isinstance(self._source, LiveSource):
+            screens = Screens(self._source, self._cluster, self._screen).routes()
         return Starlette(
             routes=[
+                *screens,
                 Route("/", self._overview),
                 Route("/partition/{topic}/{partition:int}", self._lens),
                 Route("/partition/{topic}/{partition:int}/parts", self._parts),
@@ -143,7 +161,16 @@ class Pages:
             return JSONResponse({"error": error.detail}, error.status_code)
         with self._source.timeline() as timeline:
             about = self._about(timeline, timeline.end)
-        return self._page("error.html", error.status_code, message=error.detail, **about)
+        return self._page("error.html", error.status_code, message=error.detail, code=error.status_code, **about)
+
+    def _screen(self, request: Request, screen: Screen, trouble: str) -> Response:
+        """Return the page of a screen."""
+        with self._source.timeline() as timeline:
+            about = self._about(timeline, timeline.end)
+        about |= {"trouble": trouble, "path": request.url.path, "query": dict(request.query_params)}
+        return self._page(
+            "screen.html", screen=screen, allow_changes=self._cluster and self._cluster.allow_changes, **about
+        )
 
     # Helpers
 
@@ -164,6 +191,7 @@ class Pages:
             "live": self._source.is_live,
             "trouble": self._source.trouble,
             "has_verdict": timeline.verdict is not None,
+            "navigation": _NAVIGATION if self._cluster is not None else (("Overview", "/"),),
             "t": t,
             "clock": clock_text(header.began_ms, t),
         }
@@ -203,11 +231,6 @@ class Pages:
         return HTMLResponse(self._render(template, **values), status)
 
 
-def lens_path(topic: str, partition: int) -> str:
-    """Return the path of the lens of a partition."""
-    return f"/partition/{quote(topic, safe='')}/{partition}"
-
-
 def _link_of(frame: Frame) -> drawing.Link:
     return lambda t: f"{lens_path(frame.topic, frame.partition)}?t={t}"
 
@@ -239,9 +262,8 @@ def _overview_row(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _wants_json(request: Request) -> bool:
-    accepted = request.headers.get("accept", "")
-    return "application/json" in accepted and "text/html" not in accepted
+def _page_link(page: int, query: dict[str, str]) -> str:
+    return f"?{urlencode({**query, 'page': page})}"
 
 
 def _lens_style(_request: Request) -> Response:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 import uvicorn
 
 from paceline.console.service.access import Access
+from paceline.console.service.cluster import Cluster
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import Source
 
@@ -14,7 +15,14 @@ _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _STOP_S = 2
 
 
-def serve(source: Source, host: str, port: int, names: Collection[str], say: Callable[[str], None]) -> None:
+def serve(
+    source: Source,
+    host: str,
+    port: int,
+    names: Collection[str],
+    say: Callable[[str], None],
+    cluster: Cluster | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -23,6 +31,7 @@ def serve(source: Source, host: str, port: int, names: Collection[str], say: Cal
         port: port to bind, 0 for any free port.
         names: host names by which browsers may call the console, besides ``host`` and those of this machine.
         say: receives the address to open, again after each first visit of a browser.
+        cluster: clients for the screens of a live cluster; None shows only the lens.
 
     Raises:
         OSError: the address cannot be bound.
@@ -37,7 +46,7 @@ def serve(source: Source, host: str, port: int, names: Collection[str], say: Cal
             say(f"http://{next(iter(names), here)}:{actual}/?token={token}")
 
         config = uvicorn.Config(
-            Access(Pages(source).application(), {*_LOCAL_NAMES, shown, *names}, actual, tell),
+            Access(Pages(source, cluster).application(), {*_LOCAL_NAMES, shown, *names}, actual, tell),
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from paceline.console.recording import Entry, Header, Recording
 from paceline.console.service.collector import Collector
@@ -71,6 +71,10 @@ class LiveSource:
         """Return the timeline, locked."""
         with self._lock:
             yield self._timeline
+
+    def metadata(self) -> tuple[Any, list[Any], int] | None:
+        """Return cluster, topics, and their Unix time in ms, as last read; None before the first answer."""
+        return self._collector.metadata
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions of the cluster."""

@@ -1,0 +1,148 @@
+"""A running cluster as the screens see it: its clients, and pictures of it that all viewers share."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+
+from paceline.console.values import Decoder
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline_client import Admin, Consumer
+from paceline_client.errors import BootstrapError
+
+T = TypeVar("T")
+
+CALL_MS: Final = 3_000
+"""Longest wait of a call; the RPC deadline of a call to the controller is up to two seconds later."""
+CONNECT_MS: Final = 1_500
+"""Longest wait while no address accepts a connection."""
+_MOST_PICTURES: Final = 128
+_MOST_ASKED: Final = 64
+"""Brokers that are asked for their contact with the controller."""
+
+
+class UnreachableError(PacelineError):
+    """The cluster did not answer, and there is no earlier picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture(Generic[T]):
+    """Facts of one moment."""
+
+    value: T
+    taken_ms: int
+    trouble: str = ""
+    """Why the facts are old; empty when they are not."""
+
+
+@dataclass(slots=True)
+class _Place:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    picture: Picture[Any] | None = None
+    checked_s: float = 0.0
+
+
+class Pictures:
+    """Keeps the last picture of each key. Thread-safe: viewers that ask at the same time share one gathering."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[object, _Place] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object, gather: Callable[[], T], fresh_s: float) -> Picture[T]:
+        """Return a picture that is at most ``fresh_s`` old, or an older one with its trouble when there is none.
+
+        Raises:
+            UnreachableError: the first gathering failed because the cluster did not answer.
+            PacelineError: the cluster refused.
+        """
+        with self._lock:
+            place = self._places.setdefault(key, _Place())
+            self._places.move_to_end(key)
+            while len(self._places) > _MOST_PICTURES:
+                self._places.popitem(last=False)
+        with place.lock:
+            if place.picture is not None and time.monotonic() - place.checked_s < fresh_s:
+                return place.picture
+            try:
+                place.picture = Picture(gather(), int(time.time() * 1000))
+            except (PacelineError, grpc.RpcError) as error:
+                if isinstance(error, PacelineError) and not _is_silence(error):
+                    raise
+                trouble = f"The picture is old: {error}"
+                if place.picture is None:
+                    raise UnreachableError(str(error)) from error
+                place.picture = Picture(place.picture.value, place.picture.taken_ms, trouble)
+            place.checked_s = time.monotonic()
+            return place.picture
+
+
+def _is_silence(error: PacelineError) -> bool:
+    """Return whether an error says nothing about the request: no answer, no leader, no coordinator, no controller."""
+    return isinstance(error, BootstrapError) or (
+        error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+    )
+
+
+class Cluster:
+    """The clients of the screens. Close it after use."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        show_records: bool = False,
+        allow_changes: bool = False,
+        decoders: Mapping[str, Decoder] | None = None,
+    ) -> None:
+        """Create the clients; does not wait for the cluster.
+
+        Args:
+            bootstrap: addresses of brokers.
+            show_records: whether pages show what is in records.
+            allow_changes: whether viewers may change the cluster.
+            decoders: Protobuf messages of the values of topics, by topic.
+        """
+        self.bootstrap = bootstrap
+        self.show_records = show_records
+        self.allow_changes = allow_changes
+        self.decoders = decoders or {}
+        self.admin = open_admin(bootstrap)
+        self.pictures = Pictures()
+
+    def consumer(self, **settings: Any) -> Consumer:
+        """Return a consumer whose calls end within `CALL_MS`."""
+        return Consumer(self.bootstrap, default_api_timeout_ms=CALL_MS, request_timeout_ms=CALL_MS, **settings)
+
+    def controller_silences(self, brokers: "Mapping[int, str]") -> dict[int, int | None]:
+        """Return for each broker that answers the time in ms since a controller answered one of its heartbeats.
+
+        ``brokers`` are addresses by id; at most 64 are asked.
+        """
+
+        def ask(address: str) -> int | None:
+            with open_admin(address) as admin:
+                return admin.describe_cluster(CONNECT_MS).controller_silent_ms
+
+        found = {}
+        with ThreadPoolExecutor(8) as threads:
+            calls = {broker: threads.submit(ask, address) for broker, address in list(brokers.items())[:_MOST_ASKED]}
+            for broker, call in calls.items():
+                with suppress(PacelineError, grpc.RpcError):
+                    found[broker] = call.result()
+        return found
+
+    def close(self) -> None:
+        """Close the clients."""
+        self.admin.close()
+
+
+def open_admin(bootstrap: str) -> Admin:
+    """Return an `Admin` whose calls end within seconds."""
+    return Admin(bootstrap, default_timeout_ms=CALL_MS, describe_timeout_ms=CALL_MS, connect_timeout_ms=CONNECT_MS)

@@ -1,0 +1,141 @@
+"""The screens of a live cluster: gather facts in a worker thread; `paceline.console.pages` makes a screen of them."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from paceline.console.pages import cluster as cluster_pages
+from paceline.console.pages.view import Screen
+from paceline.console.service.cluster import Cluster, UnreachableError
+from paceline.console.service.source import LiveSource
+from paceline.findings.explain import Finding, explain
+from paceline.findings.service.gather import gather
+from paceline.model.errors import GroupIdNotFoundError, PacelineError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+
+_FRESH_S: Final = 1.0
+_DISKS_FRESH_S: Final = 5.0
+_MOST_EXPLAINED: Final = 50
+"""Partitions with a problem whose brokers are asked for one page."""
+_FIRST_S, _PAUSE_S = 3.0, 0.05
+_BROKER_EVENTS: Final = ("broker-suspected", "broker-up", "broker-down", "broker-registered")
+
+
+class Shown(NamedTuple):
+    """A screen, and why it is old; the latter is empty when it is not."""
+
+    screen: Screen
+    trouble: str = ""
+
+
+class Render(Protocol):
+    """Makes a page of a screen."""
+
+    def __call__(self, request: Request, screen: Screen, trouble: str) -> Response:
+        """Return the page."""
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether a request accepts JSON and not HTML."""
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+class Screens:
+    """The handlers of the screens."""
+
+    def __init__(self, source: LiveSource, cluster: Cluster, render: Render) -> None:
+        self._source = source
+        self._cluster = cluster
+        self._render = render
+
+    def routes(self) -> list[Route]:
+        """Return the routes; all handlers run in worker threads, because they wait for the cluster."""
+        return [
+            Route("/", self._answer(self._overview)),
+            Route("/brokers", self._answer(self._brokers)),
+        ]
+
+    def _answer(self, make: Callable[[Request], Shown]) -> Callable[[Request], Response]:
+        def handler(request: Request) -> Response:
+            try:
+                screen, trouble = make(request)
+            except UnreachableError as error:
+                raise HTTPException(503, f"The cluster does not answer: {error}") from error
+            except (UnknownTopicOrPartitionError, GroupIdNotFoundError) as error:
+                raise HTTPException(404, str(error)) from error
+            except (PacelineError, ValueError) as error:
+                raise HTTPException(400, str(error)) from error
+            if wants_json(request):
+                return JSONResponse({**screen.as_json(), "trouble": trouble})
+            return self._render(request, screen, trouble)
+
+        return handler
+
+    # Overview and brokers
+
+    def _metadata(self) -> tuple[Any, list[Any], int]:
+        """Return what the collector has read last; waits for its first answer."""
+        deadline = time.monotonic() + _FIRST_S
+        while (found := self._source.metadata()) is None:
+            if time.monotonic() > deadline:
+                raise UnreachableError(self._source.trouble.removeprefix("The picture is old: ") or "no answer yet")
+            time.sleep(_PAUSE_S)
+        return found
+
+    def _overview(self, request: Request) -> Shown:
+        cluster, topics, taken_ms = self._metadata()
+        shown = cluster_pages.partitions_to_show(topics, request.query_params)
+        found = self._findings([(topic, one) for topic, one in shown[0] if not cluster_pages.is_whole(one)])
+        return Shown(cluster_pages.overview(cluster, topics, shown, found, taken_ms), self._source.trouble)
+
+    def _findings(self, problems: list[tuple[Any, Any]]) -> dict[TopicPartition, Finding]:
+        """Ask the brokers of the first partitions for the worst finding about each; none while they do not answer."""
+        by_topic: dict[str, tuple[Any, list[Any]]] = {}
+        for topic, partition in problems[:_MOST_EXPLAINED]:
+            by_topic.setdefault(topic.name, (topic, []))[1].append(partition)
+
+        def ask(topic: Any, partitions: list[Any]) -> dict[TopicPartition, Finding]:
+            chosen = type(topic)(topic.name, topic.topic_id, tuple(partitions))
+            facts = gather(self._cluster.admin, chosen)
+            now_ms = int(time.time() * 1000)
+            return {TopicPartition(one.topic, one.partition): explain(one, now_ms)[0] for one in facts}
+
+        found: dict[TopicPartition, Finding] = {}
+        for name, (topic, partitions) in by_topic.items():
+            key = ("findings", name, tuple((one.partition, one.leader_epoch, one.isr) for one in partitions))
+            try:
+                picture = self._cluster.pictures.get(key, lambda t=topic, p=partitions: ask(t, p), _FRESH_S)  # type: ignore[misc]
+            except PacelineError:
+                break  # The metadata alone explains the rest.
+            found |= picture.value
+        return found
+
+    def _brokers(self, _request: Request) -> Shown:
+        cluster, topics, _ = self._metadata()
+        pictures, admin = self._cluster.pictures, self._cluster.admin
+        disks = pictures.get("disks", admin.describe_log_dirs, _DISKS_FRESH_S)
+        addresses = {one.broker_id: one.address for one in cluster.brokers}
+        silences = pictures.get("silences", lambda: self._cluster.controller_silences(addresses), _FRESH_S)
+        with self._source.timeline() as timeline:
+            began_ms = timeline.header.began_ms
+            told = {
+                who: cluster_pages.event_text(one.value, began_ms + one.t)
+                for one in timeline.cluster.entries
+                if one.value.get("kind") in _BROKER_EVENTS and (who := _broker_of(one.value)) is not None
+            }
+        screen = cluster_pages.brokers(cluster, topics, disks.value, silences.value, told)
+        return Shown(screen, self._source.trouble or disks.trouble)
+
+
+def _broker_of(event: dict[str, Any]) -> int | None:
+    """Return the broker that an event of the cluster is about."""
+    if event.get("replica") is not None:
+        return int(event["replica"])
+    number = str(event.get("who", "")).removeprefix("broker-")
+    return int(number) if number.isdecimal() else None

@@ -1,0 +1,115 @@
+"""The screens over HTTP, with a made-up cluster: the page, its JSON twin, and bad input."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from paceline.console.service.cluster import Cluster
+from paceline.console.service.collector import Collector
+from paceline.console.service.pages import Pages
+from paceline.console.service.source import LiveSource
+from paceline_client.errors import BootstrapError
+from tests.unit.console.metadata import cluster, topics
+
+JSON = {"accept": "application/json"}
+
+
+class FakeAdmin:
+    """A client of a cluster that answers until it is told not to."""
+
+    def __init__(self) -> None:
+        self.is_silent = False
+
+    def answer(self, value: Any) -> Any:
+        if self.is_silent:
+            raise BootstrapError("no address answered: host:9001 refused")
+        return value
+
+    def describe_cluster(self, *_: Any) -> Any:
+        return self.answer(cluster(1, 2))
+
+    def describe_hosts(self, *_: Any, **__: Any) -> Any:
+        return self.answer({})
+
+    def describe_configs(self, name: str, *_: Any, **__: Any) -> Any:
+        return self.answer({name: []})
+
+    def past_events(self, **_: Any) -> Any:
+        return self.answer([])
+
+    def describe_log_dirs(self, *_: Any, **__: Any) -> Any:
+        return self.answer([])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class FakeSource(LiveSource):
+    """A source whose collector has read the made-up cluster."""
+
+    def metadata(self) -> Any:
+        return cluster(1, 2), topics(), 0
+
+
+@pytest.fixture
+def admin() -> FakeAdmin:
+    return FakeAdmin()
+
+
+@pytest.fixture
+def browser(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setattr(Cluster, "controller_silences", lambda *_: {1: 5})
+    monkeypatch.setattr(Collector, "start", lambda _: None)
+    shown = Cluster("127.0.0.1:1")
+    shown.admin.close()
+    shown.admin = admin  # type: ignore[assignment]
+    source = FakeSource(lambda: admin, "a test")  # type: ignore[arg-type, return-value]
+    yield TestClient(Pages(source, shown).application(), "http://127.0.0.1:8090", follow_redirects=False)
+    source.close()
+
+
+PATHS = ["/", "/brokers"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_escapes_names_and_has_no_inline_script_or_style(browser: TestClient, path: str) -> None:
+    page = browser.get(path).text
+    assert "<b>t" not in page
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=|javascript:", page)
+    assert 'aria-current="page"' in page
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_and_its_json_twin_have_the_same_rows(browser: TestClient, path: str) -> None:
+    page, twin = browser.get(path).text, browser.get(path, headers=JSON).json()
+    for name in re.findall(r'data-panel="(\w+)"', page):
+        body = page.split(f'data-panel="{name}"')[1].split("</tbody>")[0].split("<tbody>")[1]
+        assert body.count('<th scope="row">') == len(twin[name])
+
+
+def test_the_overview_leads_to_the_lens_of_a_partition(browser: TestClient) -> None:
+    page = browser.get("/").text
+    assert 'href="/partition/a/1"' in page and 'href="/partition/%3Cb%3Et%3C%2Fb%3E/0"' in page
+
+
+def test_a_silent_cluster_is_named_and_the_last_picture_stays(browser: TestClient, admin: FakeAdmin) -> None:
+    assert browser.get("/brokers").status_code == 200
+    admin.is_silent = True
+    # Metadata comes from the collector; each other picture is as old as its last success.
+    assert browser.get("/", headers=JSON).json()["partitions"][0]["severity"] == "critical"
+
+
+def test_without_any_picture_the_page_says_which_address_does_not_answer(browser: TestClient, admin: FakeAdmin) -> None:
+    admin.is_silent = True
+    answer = browser.get("/brokers")
+    assert answer.status_code == 503 and "host:9001 refused" in answer.text
+    assert "host:9001 refused" in browser.get("/brokers", headers=JSON).json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/?page=x", "/?page=-1"])
+def test_a_bad_page_number_is_answered_in_both_forms(browser: TestClient, path: str) -> None:
+    assert browser.get(path).status_code == 400
+    assert "whole number" in browser.get(path, headers=JSON).json()["error"]
