@@ -1,6 +1,9 @@
 """The screens of the console on a running cluster: every page and its JSON twin."""
 
+import html
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -33,7 +36,10 @@ def browser(local_cluster: LocalCluster) -> Iterator[TestClient]:
     cluster.close()
 
 
-@pytest.mark.parametrize("path", ["/", "/brokers"])
+PATHS = ["/", "/brokers", "/topics", *(f"/topics/{TOPIC}{part}" for part in ("", "/settings", "/messages"))]
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_every_page_and_its_twin_answer(browser: TestClient, path: str) -> None:
     page, twin = browser.get(path), browser.get(path, headers=JSON)
     assert (page.status_code, twin.status_code) == (200, 200), page.text
@@ -53,3 +59,54 @@ def test_brokers_are_up_with_their_bytes_and_contact(browser: TestClient) -> Non
     rows = browser.get("/brokers", headers=JSON).json()["brokers"]
     assert [(one["broker"], one["state"]) for one in rows] == [(1, "up"), (2, "up"), (3, "up")]
     assert all(one["bytes"] > 0 and one["controller_silent_ms"] is not None for one in rows)
+
+
+def test_a_topic_shows_offsets_bytes_and_settings_with_origin(browser: TestClient) -> None:
+    def first() -> dict[str, Any]:
+        return dict(browser.get(f"/topics/{TOPIC}", headers=JSON).json()["partitions"][0])
+
+    row = eventually(lambda: found if (found := first())["records"] == 5 else None, DEADLINE_S, "five records")
+    assert row is not None
+    assert (row["leader"], row["isr"], row["log_end"]) == (1, [1, 2, 3], 5)
+    settings = browser.get(f"/topics/{TOPIC}/settings", headers=JSON).json()["settings"]
+    assert {one["key"]: one["origin"] for one in settings}["min.insync.replicas"] == "broker default"
+
+
+def test_records_are_read_filtered_and_downloaded(browser: TestClient) -> None:
+    def read(query: str) -> dict[str, Any]:
+        return dict(browser.get(f"/topics/{TOPIC}/messages?{query}", headers=JSON).json())
+
+    newest = read("n=2")["records"]
+    assert [(one["offset"], one["key_form"]) for one in newest] == [(4, "hex"), (3, "hex")]
+    assert [one["offset"] for one in read("from=offset&place=3&partition=0")["records"]] == [3, 4]
+    assert [one["offset"] for one in read("from=start&q=%22n%22%3A+2")["records"]] == [2]
+    part = read("from=start&n=2&partition=0")
+    assert part["positions"] == {"0": 2}
+    file = browser.get(f"/topics/{TOPIC}/record?partition=0&offset=2&part=value")
+    assert (file.content, file.headers["content-type"]) == (b'{"n": 2}', "application/octet-stream")
+    assert "attachment" in file.headers["content-disposition"]
+
+
+def test_a_page_that_follows_shows_only_new_records(browser: TestClient, local_cluster: LocalCluster) -> None:
+    page = browser.get(f"/topics/{TOPIC}/messages?from=tail").text
+    address = html.unescape(re.findall(r'data-tail="([^"]+)"', page)[0])
+    with Producer(local_cluster.bootstrap) as producer:
+        producer.send(TOPIC, b"<b>new</b>", partition=1).result(DEADLINE_S)
+    (record,) = eventually(lambda: browser.get(address, headers=JSON).json()["records"], DEADLINE_S, "the new record")
+    assert (record["partition"], record["value"]) == (1, "<b>new</b>")
+    assert "<b>new" not in browser.get(address).text
+
+
+def test_a_record_of_ten_mebibytes_is_cut_on_the_page_and_whole_as_a_file(
+    browser: TestClient, local_cluster: LocalCluster
+) -> None:
+    value = b"x" * (10 << 20)
+    settings = {"max.message.bytes": str(12 << 20)}
+    bootstrap = local_cluster.bootstrap
+    with Admin(bootstrap) as admin, Producer(bootstrap, max_record_bytes=11 << 20) as producer:
+        admin.create_topics([NewTopic("screened-big", 1, 3, configs=settings)])
+        producer.send("screened-big", value).result(DEADLINE_S)
+    (row,) = browser.get("/topics/screened-big/messages?size=100", headers=JSON).json()["records"]
+    assert row["value_bytes"] == len(value) and row["value_is_cut"] and len(row["value"]) < 200
+    assert len(browser.get("/topics/screened-big/messages").content) < 50_000
+    assert browser.get("/topics/screened-big/record?partition=0&offset=0").content == value

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
@@ -11,8 +12,9 @@ from paceline.console.service.cluster import Cluster
 from paceline.console.service.collector import Collector
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import LiveSource
+from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline_client.errors import BootstrapError
-from tests.unit.console.metadata import cluster, topics
+from tests.unit.console.metadata import MARKUP, cluster, topics
 
 JSON = {"accept": "application/json"}
 
@@ -43,6 +45,15 @@ class FakeAdmin:
     def describe_log_dirs(self, *_: Any, **__: Any) -> Any:
         return self.answer([])
 
+    def describe_topics(self, names: list[str]) -> Any:
+        found = [one for one in topics() if one.name == names[0]]
+        if not found:
+            raise UnknownTopicOrPartitionError(f"no topic {names[0]}")
+        return self.answer(found)
+
+    def describe_leaders(self, *_: Any) -> Any:
+        return self.answer({})
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -71,7 +82,8 @@ def browser(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestC
     source.close()
 
 
-PATHS = ["/", "/brokers"]
+NAME = quote(MARKUP, safe="")
+PATHS = ["/", "/brokers", "/topics", "/topics/a", "/topics/a/settings"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -107,6 +119,28 @@ def test_without_any_picture_the_page_says_which_address_does_not_answer(browser
     answer = browser.get("/brokers")
     assert answer.status_code == 503 and "host:9001 refused" in answer.text
     assert "host:9001 refused" in browser.get("/brokers", headers=JSON).json()["error"]
+
+
+def test_topics_are_found_by_a_part_of_their_name(browser: TestClient) -> None:
+    rows = browser.get("/topics?q=B%3E", headers=JSON).json()["topics"]
+    assert [one["topic"] for one in rows] == [MARKUP]
+    assert "no topic has such a name" in browser.get("/topics?q=zzz").text
+
+
+def test_a_topic_that_does_not_exist_is_not_found(browser: TestClient) -> None:
+    for path in ("/topics/no", "/topics/no/messages"):
+        assert browser.get(path).status_code == 404
+        assert browser.get(path, headers=JSON).json() == {"error": "no topic no"}
+
+
+@pytest.mark.parametrize("query", ["n=0", "at=x", "q=secret"])
+def test_a_bad_wish_is_refused_before_anything_is_read(browser: TestClient, query: str) -> None:
+    assert browser.get(f"/topics/a/messages?{query}", headers=JSON).status_code == 400
+
+
+def test_the_contents_of_records_are_refused_without_show_records(browser: TestClient) -> None:
+    answer = browser.get("/topics/a/record?partition=0&offset=0")
+    assert answer.status_code == 403 and "--show-records" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/?page=x", "/?page=-1"])

@@ -127,6 +127,8 @@ class Screen:
     """Text and address of changes; only shown where changes are allowed."""
     tail: str = ""
     """Address of the records after those shown, when the page follows a topic."""
+    read_on: str = ""
+    """Address of the page after this one, where pages have no numbers."""
     is_live: bool = True
     """Whether the page follows the cluster."""
     more: Mapping[str, Any] = field(default_factory=dict)

@@ -3,16 +3,16 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
 from paceline.console.values import Decoder
-from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.model.errors import PacelineError, ThrottledError, UnknownTopicOrPartitionError
 from paceline_client import Admin, Consumer
 from paceline_client.errors import BootstrapError
 
@@ -23,6 +23,10 @@ CALL_MS: Final = 3_000
 CONNECT_MS: Final = 1_500
 """Longest wait while no address accepts a connection."""
 _MOST_PICTURES: Final = 128
+_MOST_READERS: Final = 4
+"""Requests that read records at the same time, because each may hold some ten MiB."""
+_BUFFER_BYTES: Final = 16 << 20
+"""Prefetched bytes of a reader, unless a single batch is larger."""
 _MOST_ASKED: Final = 64
 """Brokers that are asked for their contact with the controller."""
 
@@ -73,7 +77,7 @@ class Pictures:
             try:
                 place.picture = Picture(gather(), int(time.time() * 1000))
             except (PacelineError, grpc.RpcError) as error:
-                if isinstance(error, PacelineError) and not _is_silence(error):
+                if isinstance(error, PacelineError) and not is_silence(error):
                     raise
                 trouble = f"The picture is old: {error}"
                 if place.picture is None:
@@ -83,11 +87,11 @@ class Pictures:
             return place.picture
 
 
-def _is_silence(error: PacelineError) -> bool:
+def is_silence(error: Exception) -> bool:
     """Return whether an error says nothing about the request: no answer, no leader, no coordinator, no controller."""
-    return isinstance(error, BootstrapError) or (
-        error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
-    )
+    if isinstance(error, BootstrapError) or not isinstance(error, PacelineError):
+        return isinstance(error, BootstrapError)
+    return error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
 
 
 class Cluster:
@@ -115,6 +119,22 @@ class Cluster:
         self.decoders = decoders or {}
         self.admin = open_admin(bootstrap)
         self.pictures = Pictures()
+        self._readers = threading.BoundedSemaphore(_MOST_READERS)
+
+    @contextmanager
+    def reader(self) -> Iterator[Consumer]:
+        """Return a consumer for the records of one request.
+
+        Raises:
+            ThrottledError: four other requests read.
+        """
+        if not self._readers.acquire(timeout=CALL_MS / 1000):
+            raise ThrottledError(f"{_MOST_READERS} other requests read records now; try again")
+        try:
+            with self.consumer(max_buffered_bytes=_BUFFER_BYTES) as consumer:
+                yield consumer
+        finally:
+            self._readers.release()
 
     def consumer(self, **settings: Any) -> Consumer:
         """Return a consumer whose calls end within `CALL_MS`."""

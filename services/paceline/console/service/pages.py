@@ -145,7 +145,7 @@ class Pages:
 
     async def _news(self) -> AsyncIterator[str]:
         """Yield an event when the timeline has new entries, at most twice a second."""
-        version, spoke = -1, 0.0
+        version, spoke = None, 0.0
         while True:
             if (now := self._source.version) != version:
                 version, spoke = now, time.monotonic()

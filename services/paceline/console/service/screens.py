@@ -1,7 +1,9 @@
 """The screens of a live cluster: gather facts in a worker thread; `paceline.console.pages` makes a screen of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from starlette.exceptions import HTTPException
@@ -10,19 +12,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from paceline.console.pages import cluster as cluster_pages
-from paceline.console.pages.view import Screen
-from paceline.console.service.cluster import Cluster, UnreachableError
+from paceline.console.pages import messages as message_pages
+from paceline.console.pages import topics as topic_pages
+from paceline.console.pages.view import Screen, paged
+from paceline.console.service.cluster import Cluster, Picture, UnreachableError, is_silence
+from paceline.console.service.records import read, read_one
 from paceline.console.service.source import LiveSource
 from paceline.findings.explain import Finding, explain
 from paceline.findings.service.gather import gather
 from paceline.model.errors import GroupIdNotFoundError, PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
+from paceline.operations.reassign_progress import sizes_of
 
 _FRESH_S: Final = 1.0
 _DISKS_FRESH_S: Final = 5.0
 _MOST_EXPLAINED: Final = 50
 """Partitions with a problem whose brokers are asked for one page."""
 _FIRST_S, _PAUSE_S = 3.0, 0.05
+_DOWNLOAD_S: Final = 5.0
 _BROKER_EVENTS: Final = ("broker-suspected", "broker-up", "broker-down", "broker-registered")
 
 
@@ -46,6 +53,19 @@ def wants_json(request: Request) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
+@contextmanager
+def answered() -> Iterator[None]:
+    """Turn the errors of a request into the answers that a browser gets."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise HTTPException(503, f"The cluster does not answer: {error}") from error
+    except (UnknownTopicOrPartitionError, GroupIdNotFoundError) as error:
+        raise HTTPException(404, str(error)) from error
+    except (PacelineError, ValueError) as error:
+        raise HTTPException(503 if is_silence(error) else 400, str(error)) from error
+
+
 class Screens:
     """The handlers of the screens."""
 
@@ -59,18 +79,19 @@ class Screens:
         return [
             Route("/", self._answer(self._overview)),
             Route("/brokers", self._answer(self._brokers)),
+            Route("/topics", self._answer(self._topics)),
+            Route("/topics/{topic}", self._answer(self._topic)),
+            Route("/topics/{topic}/messages", self._answer(self._messages)),
+            Route("/topics/{topic}/record", self._record),
+            Route("/topics/{topic}/settings", self._answer(self._settings)),
         ]
 
     def _answer(self, make: Callable[[Request], Shown]) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
-            try:
+            with answered():
                 screen, trouble = make(request)
-            except UnreachableError as error:
-                raise HTTPException(503, f"The cluster does not answer: {error}") from error
-            except (UnknownTopicOrPartitionError, GroupIdNotFoundError) as error:
-                raise HTTPException(404, str(error)) from error
-            except (PacelineError, ValueError) as error:
-                raise HTTPException(400, str(error)) from error
+            if screen.is_live:
+                self._source.follow()
             if wants_json(request):
                 return JSONResponse({**screen.as_json(), "trouble": trouble})
             return self._render(request, screen, trouble)
@@ -101,8 +122,7 @@ class Screens:
             by_topic.setdefault(topic.name, (topic, []))[1].append(partition)
 
         def ask(topic: Any, partitions: list[Any]) -> dict[TopicPartition, Finding]:
-            chosen = type(topic)(topic.name, topic.topic_id, tuple(partitions))
-            facts = gather(self._cluster.admin, chosen)
+            facts = gather(self._cluster.admin, replace(topic, partitions=tuple(partitions)))
             now_ms = int(time.time() * 1000)
             return {TopicPartition(one.topic, one.partition): explain(one, now_ms)[0] for one in facts}
 
@@ -131,6 +151,69 @@ class Screens:
             }
         screen = cluster_pages.brokers(cluster, topics, disks.value, silences.value, told)
         return Shown(screen, self._source.trouble or disks.trouble)
+
+    # Topics
+
+    def _topics(self, request: Request) -> Shown:
+        _, topics, _ = self._metadata()
+        return Shown(topic_pages.topic_list(topics, request.query_params), self._source.trouble)
+
+    def _described(self, request: Request) -> Picture[Any]:
+        """Return the topic of the path."""
+        name = request.path_params["topic"]
+        admin = self._cluster.admin
+        return self._cluster.pictures.get(("topic", name), lambda: admin.describe_topics([name])[0], _FRESH_S)
+
+    def _topic(self, request: Request) -> Shown:
+        described = self._described(request)
+        topic, trouble = described.value, described.trouble
+        cluster, _, _ = self._metadata()
+        shown, _, page = paged(topic.partitions, request.query_params)
+        part = replace(topic, partitions=tuple(shown))
+        where = [(topic.name, one.partition) for one in shown]
+        admin, pictures = self._cluster.admin, self._cluster.pictures
+        views = pictures.get(("views", topic.name, page), lambda: admin.describe_leaders([part]), _FRESH_S)
+        disks = pictures.get(("sizes", topic.name, page), lambda: admin.describe_log_dirs(None, where), _DISKS_FRESH_S)
+        found = self._findings([(topic, one) for one in shown if not cluster_pages.is_whole(one)])
+        screen = topic_pages.topic_page(
+            topic, request.query_params, cluster, views.value, sizes_of(disks.value), found, described.taken_ms
+        )
+        return Shown(screen, trouble or views.trouble or disks.trouble)
+
+    def _settings(self, request: Request) -> Shown:
+        name, admin = request.path_params["topic"], self._cluster.admin
+        entries = self._cluster.pictures.get(("settings", name), lambda: admin.describe_configs(name)[name], _FRESH_S)
+        return Shown(topic_pages.settings(name, entries.value), entries.trouble)
+
+    # Records
+
+    def _messages(self, request: Request) -> Shown:
+        wish = message_pages.wish_of(request.query_params)
+        if wish.text and not self._cluster.show_records:
+            raise ValueError("a search shows what is in records: start the console with --show-records")
+        topic = self._described(request)
+        known = [one.partition for one in topic.value.partitions]
+        with self._cluster.reader() as consumer:
+            found = read(consumer, topic.value.name, known, wish)
+        decoder = self._cluster.decoders.get(topic.value.name)
+        name, shows = topic.value.name, self._cluster.show_records
+        return Shown(message_pages.messages(name, known, wish, found, decoder, shows), topic.trouble)
+
+    def _record(self, request: Request) -> Response:
+        """Return the whole key or value of a record as a file."""
+        if not self._cluster.show_records:
+            raise HTTPException(403, "The contents of records are hidden: start the console with --show-records.")
+        with answered():
+            topic = self._described(request).value.name
+            partition, offset, part = message_pages.place_of(request.query_params)
+            with self._cluster.reader() as consumer:
+                record = read_one(consumer, TopicPartition(topic, partition), offset, _DOWNLOAD_S)
+        data = record.key if part == "key" else record.value
+        if data is None:
+            raise HTTPException(404, f"The {part} of this record is null.")
+        name = f"{topic}-{partition}-{offset}.{part}"
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(bytes(data), media_type="application/octet-stream", headers=headers)
 
 
 def _broker_of(event: dict[str, Any]) -> int | None:

@@ -17,14 +17,15 @@ _LOOKED_AT_MS: Final = 600_000
 _EVENTS_MS, _SAMPLES_MS = 3_600_000, 900_000
 """What a live console remembers."""
 _FORGET_EVERY: Final = 1_000
+_FOLLOWED_S: Final = 5.0
 
 
 class ReplaySource:
     """A recording."""
 
     is_live = False
-    version = 0
-    """A number that rises with every new entry."""
+    version = (0, 0)
+    """A value that changes with every new entry."""
 
     def __init__(self, recording: Recording) -> None:
         self._timeline = Timeline(recording.header, recording.entries)
@@ -57,9 +58,16 @@ class LiveSource:
         self._lock = threading.Lock()
         self._timeline = Timeline(Header(title=title, origin="cluster", began_ms=began_ms))
         self._looked_at: dict[TopicPartition, float] = {}
-        self.version = 0
+        self._version = 0
+        self._follows_until = 0.0
         self._collector = Collector(open_admin, self._add, self._sampled, began_ms)
         self._collector.start()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """A value that changes with every new entry, and every second while a screen is open."""
+        now = time.monotonic()
+        return self._version, int(now) if now < self._follows_until else 0
 
     @property
     def trouble(self) -> str:
@@ -85,6 +93,10 @@ class LiveSource:
         with self._lock:
             self._looked_at[topic_partition] = time.monotonic()
 
+    def follow(self) -> None:
+        """Let the stream tell of news every second for some seconds: an open screen then asks again."""
+        self._follows_until = time.monotonic() + _FOLLOWED_S
+
     def close(self) -> None:
         """Stop collecting."""
         self._collector.close()
@@ -98,8 +110,8 @@ class LiveSource:
     def _add(self, entry: Entry) -> None:
         with self._lock:
             self._timeline.add(entry)
-            self.version += 1
-            if self.version % _FORGET_EVERY == 0:
+            self._version += 1
+            if self._version % _FORGET_EVERY == 0:
                 self._timeline.forget(entry.t - _EVENTS_MS, entry.t - _SAMPLES_MS)
 
 
