@@ -62,6 +62,8 @@ def console(
         source = _live(bootstrap) if replay is None else _recorded(replay)
         cluster = Cluster(bootstrap) if replay is None else None
         try:
+            if cluster is not None:
+                cluster.start()
             serve(source, host, port, names, lambda address: click.echo(f"open {address}"), cluster)
         finally:
             source.close()

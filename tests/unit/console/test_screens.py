@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from paceline.console.service.collector import Collector
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import LiveSource
 from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import BootstrapError
 from tests.unit.console.metadata import MARKUP, cluster, topics
 
@@ -46,13 +48,25 @@ class FakeAdmin:
         return self.answer([])
 
     def describe_topics(self, names: list[str]) -> Any:
-        found = [one for one in topics() if one.name == names[0]]
-        if not found:
+        found = [one for one in topics() if one.name in names]
+        if names and not found:
             raise UnknownTopicOrPartitionError(f"no topic {names[0]}")
         return self.answer(found)
 
     def describe_leaders(self, *_: Any) -> Any:
         return self.answer({})
+
+    def list_groups(self) -> Any:
+        row = SimpleNamespace(group_id=MARKUP, state="Empty", member_count=0, coordinator=1, protocol_type="consumer")
+        return self.answer([row])
+
+    def describe_groups(self, ids: list[str]) -> Any:
+        known = {"group_id": ids[0], "state": "Empty" if ids[0] == MARKUP else "Dead", "coordinator": 1}
+        return self.answer([SimpleNamespace(**known, generation=1, protocol="", leader="", members=())])
+
+    def group_offsets(self, group: str) -> Any:
+        offset = SimpleNamespace(offset=3, metadata="")
+        return self.answer({TopicPartition("a", 0): offset} if group == MARKUP else {})
 
     def close(self) -> None:
         """Do nothing."""
@@ -83,7 +97,16 @@ def browser(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestC
 
 
 NAME = quote(MARKUP, safe="")
-PATHS = ["/", "/brokers", "/topics", "/topics/a", "/topics/a/settings"]
+PATHS = [
+    "/",
+    "/brokers",
+    "/topics",
+    "/topics/a",
+    "/topics/a/settings",
+    "/topics/a/groups",
+    "/groups",
+    f"/group?id={NAME}",
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -97,7 +120,7 @@ def test_a_page_escapes_names_and_has_no_inline_script_or_style(browser: TestCli
 @pytest.mark.parametrize("path", PATHS)
 def test_a_page_and_its_json_twin_have_the_same_rows(browser: TestClient, path: str) -> None:
     page, twin = browser.get(path).text, browser.get(path, headers=JSON).json()
-    for name in re.findall(r'data-panel="(\w+)"', page):
+    for name in set(re.findall(r'data-panel="(\w+)"', page)) - {"facts"}:
         body = page.split(f'data-panel="{name}"')[1].split("</tbody>")[0].split("<tbody>")[1]
         assert body.count('<th scope="row">') == len(twin[name])
 
@@ -125,6 +148,11 @@ def test_topics_are_found_by_a_part_of_their_name(browser: TestClient) -> None:
     rows = browser.get("/topics?q=B%3E", headers=JSON).json()["topics"]
     assert [one["topic"] for one in rows] == [MARKUP]
     assert "no topic has such a name" in browser.get("/topics?q=zzz").text
+
+
+def test_a_group_that_does_not_exist_is_not_found(browser: TestClient) -> None:
+    assert browser.get("/group?id=no").status_code == 404
+    assert browser.get("/group", headers=JSON).status_code == 404
 
 
 def test_a_topic_that_does_not_exist_is_not_found(browser: TestClient) -> None:

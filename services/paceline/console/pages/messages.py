@@ -1,22 +1,15 @@
 """Records of a topic: what a request wants to read, and the screen of what was read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from paceline.console.pages.topics import about_topic
-from paceline.console.pages.view import Column, Field, Form, Panel, Screen, moment_text, size_text, topic_path
+from paceline.console.pages.view import Query, Row, moment_text, topic_path
 from paceline.console.values import FORMS, Decoder, Text, as_text
 
-STARTS: Final = (
-    ("newest", "the newest"),
-    ("start", "the first record"),
-    ("offset", "an offset"),
-    ("time", "a time"),
-    ("tail", "now on, live"),
-)
-FIELDS: Final = (("any", "key, value or header"), ("key", "key"), ("value", "value"), ("header", "header"))
+STARTS: Final = ("newest", "start", "offset", "time", "tail")
+FIELDS: Final = ("any", "key", "value", "header")
 MOST_RECORDS: Final = 500
 MOST_PARTITIONS: Final = 200
 """Partitions that are read at the same time."""
@@ -46,11 +39,6 @@ class Wish:
     size: int = 1024
     """Bytes of each key and value that are shown."""
 
-    @property
-    def follows(self) -> bool:
-        """Whether the page continues with new records."""
-        return self.start == "tail"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -68,7 +56,7 @@ class Found:
     """Partitions of the topic that were not read."""
 
 
-def wish_of(query: Mapping[str, str]) -> Wish:
+def wish_of(query: Query) -> Wish:
     """Return what a request wants to read.
 
     Raises:
@@ -77,14 +65,14 @@ def wish_of(query: Mapping[str, str]) -> Wish:
     start = query.get("from", "newest")
     wish = Wish(
         partition=_number(query, "partition", 0, 2**31 - 1) if query.get("partition") else None,
-        start=_one_of(start, "from", [name for name, _ in STARTS]),
+        start=_one_of(start, "from", STARTS),
         place=query.get("place", "").strip(),
         positions=_positions(query.get("at", "")),
         records=_number(query, "n", 1, MOST_RECORDS, 50),
         mebibytes=_number(query, "mib", 1, 32, 8),
         seconds=_number(query, "seconds", 1, 10, 3),
         text=query.get("q", ""),
-        inside=_one_of(query.get("in", "any"), "in", [name for name, _ in FIELDS]),
+        inside=_one_of(query.get("in", "any"), "in", FIELDS),
         form=_one_of(query.get("as", "auto"), "as", FORMS),
         size=_number(query, "size", 16, 1 << 16, 1024),
     )
@@ -93,7 +81,7 @@ def wish_of(query: Mapping[str, str]) -> Wish:
     return wish
 
 
-def _number(query: Mapping[str, str], name: str, least: int, most: int, default: int = 0) -> int:
+def _number(query: Query, name: str, least: int, most: int, default: int = 0) -> int:
     number = _integer(query.get(name) or str(default))
     if number is None or not least <= number <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}")
@@ -124,7 +112,7 @@ def _positions(text: str) -> dict[int, int]:
     return found
 
 
-def place_of(query: Mapping[str, str]) -> tuple[int, int, str]:
+def place_of(query: Query) -> tuple[int, int, str]:
     """Return partition, offset and part (``key`` or ``value``) of a download.
 
     Raises:
@@ -157,123 +145,49 @@ def bytes_of(record: Any) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
-def row_of(wish: Wish, record: Any, decoder: Decoder | None, show_records: bool) -> dict[str, Any]:
+def row_of(wish: Wish, record: Any, decoder: Decoder | None, show_records: bool) -> Row:
     """Return a record as it is shown; without ``show_records`` without what is in it."""
-    row: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "time": None if record.timestamp_ms is None else moment_text(record.timestamp_ms),
-        "key_bytes": None if record.key is None else len(record.key),
-        "value_bytes": None if record.value is None else len(record.value),
-    }
+    row = {name: getattr(record, name) for name in ("topic", "partition", "offset", "timestamp_ms")}
+    row["time"] = None if record.timestamp_ms is None else moment_text(record.timestamp_ms)
+    row |= {"key_bytes": _length(record.key), "value_bytes": _length(record.value)}
     if not show_records:
         return row
     key_form = "auto" if wish.form == "protobuf" else wish.form
     headers = [[name, as_text(value, "auto", wish.size).text] for name, value in record.headers]
-    return (
-        row
-        | _shown("key", as_text(record.key, key_form, wish.size))
-        | _shown("value", as_text(record.value, wish.form, wish.size, decoder))
-        | {"headers": headers, "header_text": "\n".join(f"{name}: {value}" for name, value in headers)}
-    )
+    row |= _shown("key", as_text(record.key, key_form, wish.size))
+    row |= _shown("value", as_text(record.value, wish.form, wish.size, decoder))
+    return row | {"headers": headers, "header_text": "\n".join(f"{name}: {value}" for name, value in headers)}
 
 
-def _shown(part: str, text: Text) -> dict[str, Any]:
+def _length(data: bytes | None) -> int | None:
+    return None if data is None else len(data)
+
+
+def _shown(part: str, text: Text) -> Row:
     notes = [f"… cut, {text.size:,} bytes"] if text.is_cut else []
     notes += [f"({text.problem})"] if text.problem else []
     return {part: "\n".join([text.text, *notes]), f"{part}_form": text.form, f"{part}_is_cut": text.is_cut}
 
 
-def messages(
-    topic: str,
-    partitions: Sequence[int],
-    wish: Wish,
-    found: Found | None,
-    decoder: Decoder | None,
-    show_records: bool,
-) -> Screen:
-    """Return the page of records; ``found`` is None when nothing was read."""
-    rows = [row_of(wish, one, decoder, show_records) for one in found.records] if found else []
-    notes = []
-    if not show_records:
-        notes.append(("note", "The contents of records are hidden: start the console with --show-records to see them."))
-    if found:
-        scanned = f"read {found.scanned:,} records, {size_text(found.scanned_bytes)}"
-        notes.append(("note", f"Shows {len(rows):,} records; {scanned}; stopped because {found.reason}."))
-        if found.left_out:
-            text = f"{found.left_out:,} more partitions were not read: choose one of them."
-            notes.append(("warning", text))
-    columns = [
-        Column(key="offset", show=str),
-        Column(key="partition", show=str),
-        Column(key="time", title="time (UTC)"),
-    ]
-    if show_records:
-        columns += [
-            Column(key="key", lines=True),
-            Column(key="value", lines=True),
-            Column(key="value_form", title="shown as"),
-            Column(key="header_text", title="headers", lines=True),
-        ]
-    for part in ("key", "value"):
-        link = (lambda row, part=part: _whole(row, part)) if show_records else None
-        columns.append(Column(key=f"{part}_bytes", title=f"whole {part}" if link else part, show=size_text, href=link))
-    return Screen(
-        title=topic,
-        **about_topic(topic),
-        notes=notes,
-        forms=(_form(wish, partitions, show_records),),
-        panels=(Panel(name="records", title="Records", columns=columns, rows=rows, empty="no records"),),
-        tail=_again(topic, wish, found) if found and wish.follows else "",
-        read_on=_again(topic, wish, found) if found and wish.start not in ("newest", "tail") else "",
-        is_live=wish.follows,
-        more={
-            "positions": dict(found.positions) if found else {},
-            "scanned": found.scanned if found else 0,
-        },
-    )
+def messages(topic: str, wish: Wish, found: Found, decoder: Decoder | None, show_records: bool) -> Row:
+    """Return the page of records."""
+    again = urlencode({"from": wish.start, **_kept(wish), "at": _places(found)})
+    return {
+        "title": topic,
+        "topic": topic,
+        "wish": asdict(wish),
+        "show_records": show_records,
+        "records": [row_of(wish, one, decoder, show_records) for one in found.records],
+        **{name: getattr(found, name) for name in ("scanned", "scanned_bytes", "reason", "left_out")},
+        "positions": dict(found.positions),
+        "next": f"{topic_path(topic, 'messages')}?{again}",
+    }
 
 
-def _whole(row: Mapping[str, Any], part: str) -> str:
-    if row[f"{part}_bytes"] is None:
-        return ""
-    query = urlencode({"partition": row["partition"], "offset": row["offset"], "part": part})
-    return f"{topic_path(row['topic'], 'record')}?{query}"
+def _kept(wish: Wish) -> Row:
+    kept = {"n": wish.records, "mib": wish.mebibytes, "seconds": wish.seconds, "as": wish.form, "size": wish.size}
+    return kept | ({"q": wish.text, "in": wish.inside} if wish.text else {})
 
 
-def _again(topic: str, wish: Wish, found: Found) -> str:
-    """Return the address of the records after those that were read."""
-    query: dict[str, Any] = {"from": wish.start, "n": wish.records, "mib": wish.mebibytes, "seconds": wish.seconds}
-    query |= {"q": wish.text, "in": wish.inside, "as": wish.form, "size": wish.size}
-    query["at"] = ",".join(f"{partition}:{offset}" for partition, offset in sorted(found.positions.items()))
-    return f"{topic_path(topic, 'messages')}?{urlencode(query)}"
-
-
-def _form(wish: Wish, partitions: Sequence[int], show_records: bool) -> Form:
-    few = [(str(one), str(one)) for one in partitions] if len(partitions) <= MOST_PARTITIONS else None
-    chosen = "" if wish.partition is None else str(wish.partition)
-    fields = [
-        Field(name="from", label="From", kind="select", value=wish.start, options=STARTS),
-        Field(
-            name="place",
-            label="Offset or time",
-            value=wish.place,
-            hint="17; 10m ago: 10m; 2026-11-21T17:00; @ and milliseconds since 1970",
-        ),
-        Field(name="partition", label="Partition", kind="select", value=chosen, options=[("", "all"), *few])
-        if few is not None
-        else Field(name="partition", label=f"Partition, 0 to {len(partitions) - 1}", kind="number", value=chosen),
-        Field(name="n", label="Stop after records", kind="number", value=str(wish.records)),
-        Field(name="mib", label="… or after MiB", kind="number", value=str(wish.mebibytes)),
-        Field(name="seconds", label="… or seconds", kind="number", value=str(wish.seconds)),
-    ]
-    if show_records:
-        fields += [
-            Field(name="q", label="Only with the text", value=wish.text),
-            Field(name="in", label="in", kind="select", value=wish.inside, options=FIELDS),
-            Field(name="as", label="Shown as", kind="select", value=wish.form, options=[(one, one) for one in FORMS]),
-            Field(name="size", label="Bytes of each value", kind="number", value=str(wish.size)),
-        ]
-    return Form(title="Records to read", submit="Read", fields=fields)
+def _places(found: Found) -> str:
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(found.positions.items()))

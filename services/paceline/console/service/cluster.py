@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from paceline.console.service.lags import Lags
 from paceline.console.values import Decoder
 from paceline.model.errors import PacelineError, ThrottledError, UnknownTopicOrPartitionError
 from paceline_client import Admin, Consumer
@@ -119,6 +120,7 @@ class Cluster:
         self.decoders = decoders or {}
         self.admin = open_admin(bootstrap)
         self.pictures = Pictures()
+        self.lags = Lags(self.admin)
         self._readers = threading.BoundedSemaphore(_MOST_READERS)
 
     @contextmanager
@@ -158,9 +160,14 @@ class Cluster:
                     found[broker] = call.result()
         return found
 
+    def start(self) -> None:
+        """Start to sample the lag of groups."""
+        self.lags.start()
+
     def close(self) -> None:
-        """Close the clients."""
+        """Stop sampling and close the clients."""
         self.admin.close()
+        self.lags.close()
 
 
 def open_admin(bootstrap: str) -> Admin:

@@ -23,9 +23,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from paceline.console import drawing, tables
+from paceline.console.lag_drawing import lag_svg
 from paceline.console.lens import OLD_MS, Frame, clock_text, frame_at
-from paceline.console.pages.view import Screen, lens_path, plain
+from paceline.console.pages import view
+from paceline.console.pages.view import lens_path
 from paceline.console.service.cluster import Cluster
+from paceline.console.service.lags import EVERY_MS
 from paceline.console.service.screens import Screens
 from paceline.console.service.screens import wants_json as _wants_json
 from paceline.console.service.source import LiveSource, Source
@@ -60,7 +63,8 @@ class Pages:
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
-        self._templates.filters |= {"lens_path": lens_path, "plain": plain, "page_link": _page_link}
+        self._templates.filters |= {"lens_path": lens_path, "show": view.show, "link": view.link}
+        self._templates.filters |= {"page_link": _page_link, "lag_picture": _lag_picture}
 
     def application(self) -> Starlette:
         """Return the ASGI application, without access control."""
@@ -163,14 +167,14 @@ class Pages:
             about = self._about(timeline, timeline.end)
         return self._page("error.html", error.status_code, message=error.detail, code=error.status_code, **about)
 
-    def _screen(self, request: Request, screen: Screen, trouble: str) -> Response:
+    def _screen(self, request: Request, template: str, data: dict[str, Any], trouble: str) -> Response:
         """Return the page of a screen."""
         with self._source.timeline() as timeline:
             about = self._about(timeline, timeline.end)
-        about |= {"trouble": trouble, "path": request.url.path, "query": dict(request.query_params)}
-        return self._page(
-            "screen.html", screen=screen, allow_changes=self._cluster and self._cluster.allow_changes, **about
-        )
+        path = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
+        about |= {"trouble": trouble, "path": path, "query": dict(request.query_params)}
+        allows = self._cluster is not None and self._cluster.allow_changes
+        return self._page(template, data=data, allow_changes=allows, **about)
 
     # Helpers
 
@@ -260,6 +264,11 @@ def _overview_row(frame: Frame) -> dict[str, Any]:
         "severity": severity,
         "sentence": sentence,
     }
+
+
+def _lag_picture(samples: list[dict[str, int]]) -> Markup:
+    series = [(one["ms"], one["lag"]) for one in reversed(samples)]
+    return Markup(lag_svg(series, int(time.time() * 1000), EVERY_MS))
 
 
 def _page_link(page: int, query: dict[str, str]) -> str:

@@ -88,7 +88,7 @@ def read(consumer: Consumer, topic: str, known: Sequence[int], wish: Wish) -> Fo
     if is_newest:
         records = [record for _, record in sorted(newest, key=lambda one: one[0], reverse=True)]
     return Found(
-        records=list(reversed(records)) if wish.follows else records,
+        records=list(reversed(records)) if wish.start == "tail" else records,
         scanned=scanned,
         scanned_bytes=scanned_bytes,
         reason=reason,
@@ -101,7 +101,7 @@ def _starts(
     consumer: Consumer, partitions: Sequence[TopicPartition], ends: dict[TopicPartition, int], wish: Wish
 ) -> dict[TopicPartition, int]:
     """Return the offset where the reading of each partition begins, within the log."""
-    if wish.follows and not wish.positions:
+    if wish.start == "tail" and not wish.positions:
         return dict(ends)
     firsts = consumer.beginning_offsets(partitions)
     if wish.positions:

@@ -1,10 +1,10 @@
 """The screens of a live cluster: gather facts in a worker thread; `paceline.console.pages` makes a screen of them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,10 +12,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from paceline.console.pages import cluster as cluster_pages
+from paceline.console.pages import groups as group_pages
 from paceline.console.pages import messages as message_pages
 from paceline.console.pages import topics as topic_pages
-from paceline.console.pages.view import Screen, paged
+from paceline.console.pages.view import paged
 from paceline.console.service.cluster import Cluster, Picture, UnreachableError, is_silence
+from paceline.console.service.lags import group_lag
 from paceline.console.service.records import read, read_one
 from paceline.console.service.source import LiveSource
 from paceline.findings.explain import Finding, explain
@@ -33,17 +35,14 @@ _DOWNLOAD_S: Final = 5.0
 _BROKER_EVENTS: Final = ("broker-suspected", "broker-up", "broker-down", "broker-registered")
 
 
-class Shown(NamedTuple):
-    """A screen, and why it is old; the latter is empty when it is not."""
-
-    screen: Screen
-    trouble: str = ""
+Shown = tuple[dict[str, Any], str]
+"""The JSON twin of a screen, and why it is old; the latter is empty when it is not."""
 
 
 class Render(Protocol):
     """Makes a page of a screen."""
 
-    def __call__(self, request: Request, screen: Screen, trouble: str) -> Response:
+    def __call__(self, request: Request, template: str, data: dict[str, Any], trouble: str) -> Response:
         """Return the page."""
 
 
@@ -76,25 +75,28 @@ class Screens:
 
     def routes(self) -> list[Route]:
         """Return the routes; all handlers run in worker threads, because they wait for the cluster."""
-        return [
-            Route("/", self._answer(self._overview)),
-            Route("/brokers", self._answer(self._brokers)),
-            Route("/topics", self._answer(self._topics)),
-            Route("/topics/{topic}", self._answer(self._topic)),
-            Route("/topics/{topic}/messages", self._answer(self._messages)),
-            Route("/topics/{topic}/record", self._record),
-            Route("/topics/{topic}/settings", self._answer(self._settings)),
-        ]
+        screens: dict[str, tuple[str, Callable[[Request], Shown]]] = {
+            "/": ("cluster.html", self._overview),
+            "/brokers": ("brokers.html", self._brokers),
+            "/topics": ("topics.html", self._topics),
+            "/topics/{topic}": ("topic.html", self._topic),
+            "/topics/{topic}/messages": ("messages.html", self._messages),
+            "/topics/{topic}/settings": ("topic.html", self._settings),
+            "/topics/{topic}/groups": ("topic.html", self._readers),
+            "/groups": ("groups.html", self._groups),
+            "/group": ("group.html", self._group),
+        }
+        routes = [Route(path, self._answer(*screen)) for path, screen in screens.items()]
+        return [*routes, Route("/topics/{topic}/record", self._record)]
 
-    def _answer(self, make: Callable[[Request], Shown]) -> Callable[[Request], Response]:
+    def _answer(self, template: str, make: Callable[[Request], Shown]) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
             with answered():
-                screen, trouble = make(request)
-            if screen.is_live:
-                self._source.follow()
+                data, trouble = make(request)
+            self._source.follow()
             if wants_json(request):
-                return JSONResponse({**screen.as_json(), "trouble": trouble})
-            return self._render(request, screen, trouble)
+                return JSONResponse({**data, "trouble": trouble})
+            return self._render(request, template, data, trouble)
 
         return handler
 
@@ -111,12 +113,13 @@ class Screens:
 
     def _overview(self, request: Request) -> Shown:
         cluster, topics, taken_ms = self._metadata()
-        shown = cluster_pages.partitions_to_show(topics, request.query_params)
-        found = self._findings([(topic, one) for topic, one in shown[0] if not cluster_pages.is_whole(one)])
-        return Shown(cluster_pages.overview(cluster, topics, shown, found, taken_ms), self._source.trouble)
+        found = self._findings(cluster_pages.worst_first(topics, request.query_params)[0])
+        data = cluster_pages.overview(cluster, topics, found, taken_ms, request.query_params)
+        return data, self._source.trouble
 
-    def _findings(self, problems: list[tuple[Any, Any]]) -> dict[TopicPartition, Finding]:
-        """Ask the brokers of the first partitions for the worst finding about each; none while they do not answer."""
+    def _findings(self, shown: Sequence[tuple[Any, Any]]) -> dict[TopicPartition, Finding]:
+        """Ask the brokers of the first partitions with a problem for the worst finding about each, if they answer."""
+        problems = [(topic, one) for topic, one in shown if not cluster_pages.is_whole(one)]
         by_topic: dict[str, tuple[Any, list[Any]]] = {}
         for topic, partition in problems[:_MOST_EXPLAINED]:
             by_topic.setdefault(topic.name, (topic, []))[1].append(partition)
@@ -150,13 +153,13 @@ class Screens:
                 if one.value.get("kind") in _BROKER_EVENTS and (who := _broker_of(one.value)) is not None
             }
         screen = cluster_pages.brokers(cluster, topics, disks.value, silences.value, told)
-        return Shown(screen, self._source.trouble or disks.trouble)
+        return screen, self._source.trouble or disks.trouble
 
     # Topics
 
     def _topics(self, request: Request) -> Shown:
         _, topics, _ = self._metadata()
-        return Shown(topic_pages.topic_list(topics, request.query_params), self._source.trouble)
+        return topic_pages.topic_list(topics, request.query_params), self._source.trouble
 
     def _described(self, request: Request) -> Picture[Any]:
         """Return the topic of the path."""
@@ -168,7 +171,8 @@ class Screens:
         described = self._described(request)
         topic, trouble = described.value, described.trouble
         cluster, _, _ = self._metadata()
-        shown, _, page = paged(topic.partitions, request.query_params)
+        shown, numbers = paged(topic.partitions, request.query_params)
+        page = numbers["page"]
         part = replace(topic, partitions=tuple(shown))
         where = [(topic.name, one.partition) for one in shown]
         admin, pictures = self._cluster.admin, self._cluster.pictures
@@ -178,12 +182,34 @@ class Screens:
         screen = topic_pages.topic_page(
             topic, request.query_params, cluster, views.value, sizes_of(disks.value), found, described.taken_ms
         )
-        return Shown(screen, trouble or views.trouble or disks.trouble)
+        return screen, trouble or views.trouble or disks.trouble
 
     def _settings(self, request: Request) -> Shown:
         name, admin = request.path_params["topic"], self._cluster.admin
         entries = self._cluster.pictures.get(("settings", name), lambda: admin.describe_configs(name)[name], _FRESH_S)
-        return Shown(topic_pages.settings(name, entries.value), entries.trouble)
+        return topic_pages.settings(name, entries.value), entries.trouble
+
+    # Groups
+
+    def _readers(self, request: Request) -> Shown:
+        topic, lags = self._described(request), self._cluster.lags
+        rows = lags.of_topic(topic.value.name)
+        return topic_pages.readers(topic.value.name, rows, request.query_params, lags.taken_ms), topic.trouble
+
+    def _groups(self, request: Request) -> Shown:
+        lags = self._cluster.lags
+        groups = self._cluster.pictures.get("groups", self._cluster.admin.list_groups, _FRESH_S)
+        screen = group_pages.group_list(groups.value, lags.totals(), lags.left_out, request.query_params)
+        return screen, groups.trouble
+
+    def _group(self, request: Request) -> Shown:
+        name, admin = request.query_params.get("id", ""), self._cluster.admin
+        picture = self._cluster.pictures.get(("group", name), lambda: group_lag(admin, name), _FRESH_S)
+        described, rows = picture.value
+        if described.state == "Dead" and not rows:
+            raise GroupIdNotFoundError(f"there is no group {name}")
+        screen = group_pages.group_page(described, rows, self._cluster.lags.series(name), request.query_params)
+        return screen, picture.trouble
 
     # Records
 
@@ -197,7 +223,7 @@ class Screens:
             found = read(consumer, topic.value.name, known, wish)
         decoder = self._cluster.decoders.get(topic.value.name)
         name, shows = topic.value.name, self._cluster.show_records
-        return Shown(message_pages.messages(name, known, wish, found, decoder, shows), topic.trouble)
+        return message_pages.messages(name, wish, found, decoder, shows), topic.trouble
 
     def _record(self, request: Request) -> Response:
         """Return the whole key or value of a record as a file."""
