@@ -39,7 +39,7 @@ def browser(local_cluster: LocalCluster) -> Iterator[TestClient]:
 
 
 PATHS = ["/", "/brokers", "/topics", *(f"/topics/{TOPIC}{part}" for part in ("", "/settings", "/messages", "/groups"))]
-PATHS += ["/groups", "/group?id=screened+%3Cb%3E"]
+PATHS += ["/reassignments", "/events", "/groups", "/group?id=screened+%3Cb%3E"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -127,3 +127,33 @@ def test_a_group_shows_its_lag_per_partition_and_over_time(browser: TestClient) 
     assert browser.get(f"/topics/{TOPIC}/groups", headers=JSON).json()["groups"][0]["group"] == "screened <b>"
     page = browser.get("/group?id=screened+%3Cb%3E").text
     assert 'aria-label="Lag over two hours, now 3 records"' in page and "screened <b>" not in page
+
+
+def test_a_move_that_waits_for_a_broker_says_so(browser: TestClient, local_cluster: LocalCluster) -> None:
+    """The target has a throttle of one byte per second, so that the move is still running when it is looked at."""
+    bootstrap = local_cluster.bootstrap
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        throttled = {f"{side}.replication.throttled.replicas": "*" for side in ("leader", "follower")}
+        admin.create_topics([NewTopic("screened-move", assignments=[[1]], configs=throttled)])
+        admin.alter_configs({"screened-move": {"min.insync.replicas": "1"}})
+        producer.send("screened-move", b"x" * 500_000).result(DEADLINE_S)
+        rates = {f"{side}.replication.throttled.rate": "1" for side in ("leader", "follower")}
+        admin.alter_broker_configs({2: rates})
+        admin.alter_partition_reassignments({("screened-move", 0): [2]})
+        try:
+
+            def waiting() -> dict[str, Any] | None:
+                rows = browser.get("/reassignments", headers=JSON).json()["moves"]
+                return next((one for one in rows if one["bytes_left"] and one["bytes_per_s"] is not None), None)
+
+            row = eventually(waiting, DEADLINE_S, "the move and its rate")
+            assert row is not None
+            assert (row["name"], row["state"], row["adding"]) == ("screened-move/0", "copying", [2])
+            assert row["bytes_left"] > 400_000 and row["throttle"] == 1 and "broker 2" in row["reason"]
+        finally:
+            admin.alter_broker_configs({2: dict.fromkeys(rates)})
+
+    def told() -> list[dict[str, Any]]:
+        return list(browser.get("/events?topic=screened-move&kind=reassignment", headers=JSON).json()["events"])
+
+    assert eventually(told, DEADLINE_S, "the event of the reassignment")[0]["who"].startswith("controller-")

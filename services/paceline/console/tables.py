@@ -111,12 +111,13 @@ def requests_table(frame: Frame) -> Table:
 def events_table(frame: Frame) -> Table:
     """Return the latest events."""
     rows = tuple(
-        (one["clock"], str(one.get("who", "-")), str(one.get("kind", "-")), _details(one)) for one in frame.events
+        (one["clock"], str(one.get("who", "-")), str(one.get("kind", "-")), details(one)) for one in frame.events
     )
     return Table("The latest events", ("time", "reported by", "event", "details"), rows)
 
 
-def _details(event: dict[str, Any]) -> str:
+def details(event: dict[str, Any]) -> str:
+    """Return what an event says besides its time, its reporter and its kind."""
     parts = []
     if event.get("to_state"):
         before = f"{event['from_state']} to " if event.get("from_state") else ""

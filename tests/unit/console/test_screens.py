@@ -68,6 +68,9 @@ class FakeAdmin:
         offset = SimpleNamespace(offset=3, metadata="")
         return self.answer({TopicPartition("a", 0): offset} if group == MARKUP else {})
 
+    def list_partition_reassignments(self) -> Any:
+        return self.answer([])
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -97,16 +100,8 @@ def browser(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestC
 
 
 NAME = quote(MARKUP, safe="")
-PATHS = [
-    "/",
-    "/brokers",
-    "/topics",
-    "/topics/a",
-    "/topics/a/settings",
-    "/topics/a/groups",
-    "/groups",
-    f"/group?id={NAME}",
-]
+PATHS = ["/", "/brokers", "/topics", "/topics/a", "/topics/a/settings", "/topics/a/groups", "/groups"]
+PATHS += [f"/group?id={NAME}", "/reassignments", "/events"]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -89,6 +89,8 @@ def topic_path(topic: str, part: str = "") -> str:
 
 def link(row: Row, kind: str) -> str:
     """Return the address that a cell leads to: lens, topic, group, or the whole ``key`` or ``value`` of a record."""
+    if kind in ("lens", "topic") and row["topic" if kind == "topic" else "partition"] is None:
+        return ""
     if kind == "lens":
         return lens_path(row["topic"], row["partition"])
     if kind == "topic":

@@ -14,6 +14,8 @@ import grpc
 from paceline.console.service.lags import Lags
 from paceline.console.values import Decoder
 from paceline.model.errors import PacelineError, ThrottledError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
+from paceline.operations.reassign_progress import NO_SPEED, Progress, measure, move_row, throttled_brokers
 from paceline_client import Admin, Consumer
 from paceline_client.errors import BootstrapError
 
@@ -121,7 +123,17 @@ class Cluster:
         self.admin = open_admin(bootstrap)
         self.pictures = Pictures()
         self.lags = Lags(self.admin)
+        self._progress = Progress()
         self._readers = threading.BoundedSemaphore(_MOST_READERS)
+
+    def moves(self) -> list[tuple[TopicPartition, dict[str, Any]]]:
+        """Return the running reassignments; their speed is that since the call before."""
+        found = self.admin.list_partition_reassignments()
+        speeds = measure(self.admin, found, self._progress, time.monotonic())
+        throttled = throttled_brokers(self.admin) if found else {}
+        return [
+            (one.topic_partition, move_row(one, speeds.get(one.topic_partition, NO_SPEED), throttled)) for one in found
+        ]
 
     @contextmanager
     def reader(self) -> Iterator[Consumer]:

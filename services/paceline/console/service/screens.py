@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from paceline.console.pages import activity as activity_pages
 from paceline.console.pages import cluster as cluster_pages
 from paceline.console.pages import groups as group_pages
 from paceline.console.pages import messages as message_pages
@@ -28,6 +29,8 @@ from paceline.operations.reassign_progress import sizes_of
 
 _FRESH_S: Final = 1.0
 _DISKS_FRESH_S: Final = 5.0
+_MOVES_FRESH_S: Final = 2.0
+"""Shortest time over which the speed of a move is measured."""
 _MOST_EXPLAINED: Final = 50
 """Partitions with a problem whose brokers are asked for one page."""
 _FIRST_S, _PAUSE_S = 3.0, 0.05
@@ -85,6 +88,8 @@ class Screens:
             "/topics/{topic}/groups": ("topic.html", self._readers),
             "/groups": ("groups.html", self._groups),
             "/group": ("group.html", self._group),
+            "/reassignments": ("reassignments.html", self._reassignments),
+            "/events": ("events.html", self._events),
         }
         routes = [Route(path, self._answer(*screen)) for path, screen in screens.items()]
         return [*routes, Route("/topics/{topic}/record", self._record)]
@@ -210,6 +215,16 @@ class Screens:
             raise GroupIdNotFoundError(f"there is no group {name}")
         screen = group_pages.group_page(described, rows, self._cluster.lags.series(name), request.query_params)
         return screen, picture.trouble
+
+    # Reassignments and events
+
+    def _reassignments(self, request: Request) -> Shown:
+        moves = self._cluster.pictures.get("moves", self._cluster.moves, _MOVES_FRESH_S)
+        return activity_pages.reassignments(moves.value, request.query_params), moves.trouble
+
+    def _events(self, request: Request) -> Shown:
+        with self._source.timeline() as timeline:
+            return activity_pages.events(timeline, request.query_params), self._source.trouble
 
     # Records
 
