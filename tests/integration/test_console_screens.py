@@ -12,6 +12,7 @@ from paceline.console.service.cluster import Cluster
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import LiveSource
 from paceline.dev.local_cluster import LocalCluster
+from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.waiting import eventually
 
@@ -30,7 +31,7 @@ def browser(local_cluster: LocalCluster) -> Iterator[TestClient]:
             producer.send(TOPIC, b'{"n": %d}' % number, key=b"\x00\xff", partition=0).result(DEADLINE_S)
         admin.alter_group_offsets("screened <b>", {(TOPIC, 0): 2})
     source = LiveSource(lambda: Admin(local_cluster.bootstrap), "a test")
-    cluster = Cluster(local_cluster.bootstrap, show_records=True)
+    cluster = Cluster(local_cluster.bootstrap, show_records=True, allow_changes=True)
     browser = TestClient(Pages(source, cluster).application())
     cluster.start()
     yield browser
@@ -157,3 +158,93 @@ def test_a_move_that_waits_for_a_broker_says_so(browser: TestClient, local_clust
         return list(browser.get("/events?topic=screened-move&kind=reassignment", headers=JSON).json()["events"])
 
     assert eventually(told, DEADLINE_S, "the event of the reassignment")[0]["who"].startswith("controller-")
+
+
+def change(browser: TestClient, kind: str, **given: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Prepare and confirm a change; return its preview and its outcome."""
+    preview = browser.post(f"/changes/{kind}", data=given, headers=JSON)
+    assert preview.status_code == 200, preview.text
+    done = browser.post(f"/changes/{kind}", data={"token": preview.json()["token"]}, headers=JSON)
+    return preview.json(), done.json()
+
+
+def test_a_topic_is_created_altered_written_trimmed_and_deleted(
+    browser: TestClient, local_cluster: LocalCluster
+) -> None:
+    topic = "screened-change"
+    with Admin(local_cluster.bootstrap) as admin:
+        given = {"topic": topic, "partitions": "2", "replication_factor": "3", "configs": "retention.ms=5000\n"}
+        preview = browser.post("/changes/create-topic", data=given, headers=JSON).json()
+        assert [len(row["replicas"]) for row in preview["rows"]] == [3, 3]
+        assert topic not in admin.list_topics(), "a preview changes nothing"
+        assert change(browser, "create-topic", **given)[1]["done"] == f"Topic {topic} was created."
+        preview, _ = change(browser, "alter-topic", topic=topic, key="retention.ms", value="7000")
+        assert preview["rows"] == [{"key": "retention.ms", "before": "5000", "origin": "topic", "after": "7000"}]
+        assert admin.describe_configs(topic, ["retention.ms"])[topic][0].value == "7000"
+        record = {"topic": topic, "partition": "1", "key": "k", "value": "a\r\nb", "headers": "h=1"}
+        assert change(browser, "produce", **record)[1]["done"] == f"The record was written to {topic}/1 at offset 0."
+        (row,) = browser.get(f"/topics/{topic}/messages", headers=JSON).json()["records"]
+        assert (row["key"], row["value"], row["headers"]) == ("k", "a\nb", [["h", "1"]])
+        preview, done = change(browser, "trim-topic", topic=topic, partition="1")
+        assert preview["loses_records"] and preview["rows"][0]["records"] == 1
+        assert done["done"] == f"{topic}/1 begins at offset 1 now."
+        preview, done = change(browser, "delete-topic", topic=topic)
+        assert preview["loses_records"] and "2 partitions with 0 records" in preview["sentence"]
+        assert done["done"] == f"Topic {topic} was deleted."
+        eventually(lambda: topic not in admin.list_topics(), DEADLINE_S, "the deletion")
+
+
+def test_a_group_is_reset_to_what_the_preview_showed(browser: TestClient, local_cluster: LocalCluster) -> None:
+    with Admin(local_cluster.bootstrap) as admin, Producer(local_cluster.bootstrap) as producer:
+        admin.alter_group_offsets("screened-reset", {(TOPIC, 0): 1})
+        given = {"group": "screened-reset", "to": "end"}
+        preview = browser.post("/changes/reset-group", data=given, headers=JSON).json()
+        end = preview["rows"][0]["after"]
+        producer.send(TOPIC, b"later", partition=0).result(DEADLINE_S)
+        token = {"token": preview["token"]}
+        assert browser.post("/changes/reset-group", data=token, headers=JSON).status_code == 200
+        assert admin.group_offsets("screened-reset")[TopicPartition(TOPIC, 0)].offset == end
+        again = browser.post("/changes/reset-group", data=token, headers=JSON)
+        assert again.status_code == 409 and "made already" in again.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "status", "told"),
+    [
+        ("create-topic", {"topic": "a b"}, 400, "characters other than"),
+        ("create-topic", {"topic": "x", "partitions": "many"}, 400, "partitions must be a whole number"),
+        ("create-topic", {"topic": "x", "configs": "no pair"}, 400, "is not KEY=VALUE"),
+        ("create-topic", {}, 400, "Give topic"),
+        ("alter-topic", {"topic": TOPIC, "key": "no.such.key", "value": "1"}, 400, "no.such.key"),
+        ("trim-topic", {"topic": TOPIC, "partition": "0", "before": "999"}, 400, "beyond the high watermark"),
+        ("delete-topic", {"topic": "screened-nothing"}, 404, "does not exist"),
+        ("delete-topic", {"topic": "__consumer_offsets"}, 400, "state of all groups"),
+        ("produce", {"topic": TOPIC, "partition": "9", "value": ""}, 404, "no 9"),
+        ("produce", {"topic": TOPIC, "value": "x" * 1_000_001}, 400, "more than 1,000,000 bytes"),
+        ("produce", {"topic": TOPIC, "value": "x" * (5 << 20)}, 413, "at most 4 MiB"),
+        ("reset-group", {"group": "screened-new", "to": "start"}, 404, "no committed offsets"),
+        ("reset-group", {"group": "screened <b>", "to": "soon"}, 400, "none of start, end"),
+        ("no-such-change", {}, 404, "create-topic"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_before_it_is_confirmed(
+    browser: TestClient, kind: str, given: dict[str, str], status: int, told: str
+) -> None:
+    answer = browser.post(f"/changes/{kind}", data=given, headers=JSON)
+    assert (answer.status_code, told in answer.json()["error"]) == (status, True), answer.text
+    assert browser.post(f"/changes/{kind}", data=given).status_code == status
+
+
+@pytest.mark.parametrize(
+    "kind", ["create-topic", "alter-topic", "trim-topic", "delete-topic", "produce", "reset-group"]
+)
+def test_each_change_has_a_form_and_its_preview_a_page(browser: TestClient, kind: str) -> None:
+    page = browser.get(f"/changes/{kind}?topic={TOPIC}&group=screened+%3Cb%3E").text
+    assert f'<form method="post" action="/changes/{kind}"' in page and "screened <b>" not in page
+    given = {"topic": TOPIC, "partition": "0", "key": "retention.ms", "to": "end", "group": "screened <b>"}
+    if kind == "create-topic":
+        given = {"topic": "screened-form"}
+    elif kind == "reset-group":
+        del given["topic"]
+    preview = browser.post(f"/changes/{kind}", data=given).text
+    assert "Nothing has been changed yet." in preview and 'name="token"' in preview, preview

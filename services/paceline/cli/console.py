@@ -15,6 +15,7 @@ from paceline.dev.ports import CONSOLE
 
 if TYPE_CHECKING:
     from paceline.console.service.source import LiveSource, ReplaySource
+    from paceline.console.values import Decoder
 
 
 def require_extra() -> None:
@@ -38,20 +39,34 @@ def require_extra() -> None:
 @click.option(
     "--name", "names", multiple=True, metavar="HOST", help="host name in browsers' addresses; may be repeated"
 )
+@click.option("--show-records", is_flag=True, help="show what is in records to everybody who may open the console")
+@click.option("--allow-changes", is_flag=True, help="let viewers create, alter, trim and delete topics, produce, reset")
 @click.option(
-    "--address-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="keep the address for the next browser in FILE, which other users cannot read",
+    "--descriptors",
+    "descriptors",
+    multiple=True,
+    metavar="TOPIC=FILE:MESSAGE",
+    help="show values of a topic as this Protobuf message of a descriptor file"
+    " (protoc --include_imports -o FILE), such as rides=rides.binpb:acme.Ride; may be repeated",
 )
 @bootstrap_option
 def console(
-    replay: Path | None, host: str, port: int, names: tuple[str, ...], address_file: Path | None, bootstrap: str
+    replay: Path | None,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    show_records: bool,
+    allow_changes: bool,
+    descriptors: tuple[str, ...],
+    bootstrap: str,
 ) -> None:
-    """Serve the console: offsets of each replica, ISR, controllers and control requests of a partition over time.
+    """Serve the console: the cluster, its topics, records and groups, and the replication of a partition over time.
 
-    Prints the address to open. The address is good for one browser; the console then prints another.
+    Prints the address to open. The address is good for one browser; the console then prints another. A recording has
+    only the replication.
     """
+    if replay is not None and (show_records or allow_changes or descriptors):
+        raise click.UsageError("a recording has no records and cannot be changed")
     try:
         from paceline.console.service.cluster import Cluster
         from paceline.console.service.server import serve
@@ -59,8 +74,11 @@ def console(
         click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
         raise click.exceptions.Exit(LOCAL_FAILURE) from None
     with reported("table"):
+        decoders = dict(_decoder(text) for text in descriptors)
         source = _live(bootstrap) if replay is None else _recorded(replay)
-        cluster = Cluster(bootstrap) if replay is None else None
+        cluster = None
+        if replay is None:
+            cluster = Cluster(bootstrap, show_records=show_records, allow_changes=allow_changes, decoders=decoders)
         try:
             if cluster is not None:
                 cluster.start()
@@ -71,12 +89,17 @@ def console(
                 cluster.close()
 
 
-def _replace(path: Path, address: str) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(f"{address}\n")
-    new.replace(path)
+def _decoder(text: str) -> "tuple[str, Decoder]":
+    from paceline.console.values import Decoder, DescriptorError
+
+    topic, equals, rest = text.partition("=")
+    file, _, message = rest.rpartition(":")
+    if not (topic and equals and file and message):
+        raise click.BadParameter(f"{text!r} is not TOPIC=FILE:MESSAGE", param_hint="--descriptors")
+    try:
+        return topic, Decoder(Path(file).read_bytes(), message)
+    except DescriptorError as error:
+        raise click.BadParameter(f"{file} {error}", param_hint="--descriptors") from None
 
 
 def _recorded(path: Path) -> "ReplaySource":

@@ -21,10 +21,10 @@ JSON = {"accept": "application/json"}
 class Visitor:
     """A browser and the tokens that the console has printed."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, allow_changes: bool = False) -> None:
         self.tokens: list[str] = []
         application = Pages(ReplaySource(recording)).application()
-        access = Access(application, ("127.0.0.1", "localhost"), 8090, self.tokens.append)
+        access = Access(application, ("127.0.0.1", "localhost"), 8090, self.tokens.append, allow_changes)
         self.browser = TestClient(access, BASE, follow_redirects=False)
 
     def enter(self) -> TestClient:
@@ -185,6 +185,27 @@ def test_the_consoles_own_requests_pass(browser: TestClient) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_the_console_is_read_only(browser: TestClient, method: str) -> None:
     assert browser.request(method, "/").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({"origin": BASE}, True),
+        ({"origin": BASE, "sec-fetch-site": "same-origin", "sec-fetch-mode": "navigate"}, True),
+        ({}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": BASE, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, False),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, False),
+    ],
+)
+def test_a_form_passes_only_from_a_page_of_the_console(
+    recording: Recording, headers: dict[str, str], passes: bool
+) -> None:
+    visitor = Visitor(recording, allow_changes=True)
+    assert visitor.browser.post("/no", headers={"origin": BASE}).status_code == 401
+    assert visitor.enter().post("/no", headers=headers).status_code == (404 if passes else 403)
+    assert visitor.browser.put("/no", headers=headers).status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/no", "/static/lens.css", "/?token=wrong"])

@@ -166,6 +166,13 @@ def test_the_contents_of_records_are_refused_without_show_records(browser: TestC
     assert answer.status_code == 403 and "--show-records" in answer.text
 
 
+def test_changes_are_refused_unless_they_are_allowed(browser: TestClient) -> None:
+    for answer in (browser.get("/changes/produce"), browser.post("/changes/produce", data={"topic": "a"})):
+        assert answer.status_code == 403 and "--allow-changes" in answer.text
+    for path in PATHS:
+        assert "/changes/" not in browser.get(path).text
+
+
 @pytest.mark.parametrize("path", ["/?page=x", "/?page=-1"])
 def test_a_bad_page_number_is_answered_in_both_forms(browser: TestClient, path: str) -> None:
     assert browser.get(path).status_code == 400

@@ -1,4 +1,4 @@
-"""Who may see the console: a token for the first visit, then a cookie; no foreign host names, no cross-site requests.
+"""Who may use the console: a token for the first visit, then a cookie; no foreign host names, no cross-site requests.
 
 All viewers act with the console's certificate, so an open port must not be enough (docs/console.md#access).
 """
@@ -17,7 +17,7 @@ SECURITY_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, a browser does not tell the origin of a form
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -26,8 +26,16 @@ SECURITY_HEADERS: Final = {
 class Access:
     """ASGI middleware in front of every page and file."""
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], port: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Iterable[str],
+        port: int,
+        say: Callable[[str], None],
+        allow_changes: bool = False,
+    ) -> None:
         """``hosts`` are the names that a Host header may have; ``say`` receives each new token."""
+        self._methods = ("GET", "HEAD", "POST") if allow_changes else ("GET", "HEAD")
         self._app = app
         self._hosts = frozenset(f"{host.lower()}:{port}" for host in hosts)
         self._cookie = f"paceline_console_{port}"
@@ -61,11 +69,9 @@ class Access:
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("This console does not have that name; start it with --name HOST.\n", 403)
-        if scope["path"] == "/healthz":
-            return PlainTextResponse("SERVING\n")
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("The console is read-only.\n", 405)
-        if self._is_foreign(headers):
+        if scope["method"] not in self._methods:
+            return PlainTextResponse("The console is read-only; --allow-changes permits changes.\n", 405)
+        if self._is_foreign(headers) or (scope["method"] == "POST" and not self._is_own(headers)):
             return PlainTextResponse("The console answers no requests of other sites.\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), None)
@@ -88,6 +94,11 @@ class Access:
         site = headers.get("sec-fetch-site", "none")
         # A link on another page may lead here; the strict cookie keeps such a visit out unless it has a token.
         return site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate"
+
+    def _is_own(self, headers: Headers) -> bool:
+        """Return whether the request comes from a page of the console: browsers tell the origin of every form."""
+        is_navigation = headers.get("sec-fetch-site", "same-origin") == "same-origin"
+        return is_navigation and headers.get("origin", "").partition("://")[2].lower() in self._hosts
 
     def _has_cookie(self, headers: Headers) -> bool:
         try:

@@ -27,6 +27,7 @@ from paceline.console.lag_drawing import lag_svg
 from paceline.console.lens import OLD_MS, Frame, clock_text, frame_at
 from paceline.console.pages import view
 from paceline.console.pages.view import lens_path
+from paceline.console.service.changes import Changes
 from paceline.console.service.cluster import Cluster
 from paceline.console.service.lags import EVERY_MS
 from paceline.console.service.screens import Screens
@@ -71,6 +72,7 @@ class Pages:
         screens: list[Route] = []
         if self._cluster is not None and isinstance(self._source, LiveSource):
             screens = Screens(self._source, self._cluster, self._screen).routes()
+            screens += Changes(self._cluster, self._screen).routes()
         return Starlette(
             routes=[
                 *screens,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+import grpc
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -66,6 +67,8 @@ def answered() -> Iterator[None]:
         raise HTTPException(404, str(error)) from error
     except (PacelineError, ValueError) as error:
         raise HTTPException(503 if is_silence(error) else 400, str(error)) from error
+    except grpc.RpcError as error:
+        raise HTTPException(503, f"The cluster does not answer: {error}") from error
 
 
 class Screens:

@@ -46,7 +46,13 @@ def serve(
             say(f"http://{next(iter(names), here)}:{actual}/?token={token}")
 
         config = uvicorn.Config(
-            Access(Pages(source, cluster).application(), {*_LOCAL_NAMES, shown, *names}, actual, tell),
+            Access(
+                Pages(source, cluster).application(),
+                {*_LOCAL_NAMES, shown, *names},
+                actual,
+                tell,
+                allow_changes=cluster is not None and cluster.allow_changes,
+            ),
             log_level="warning",
             access_log=False,
             server_header=False,
