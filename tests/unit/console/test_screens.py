@@ -125,18 +125,19 @@ def test_the_overview_leads_to_the_lens_of_a_partition(browser: TestClient) -> N
     assert 'href="/partition/a/1"' in page and 'href="/partition/%3Cb%3Et%3C%2Fb%3E/0"' in page
 
 
-def test_a_silent_cluster_is_named_and_the_last_picture_stays(browser: TestClient, admin: FakeAdmin) -> None:
-    assert browser.get("/brokers").status_code == 200
-    admin.is_silent = True
-    # Metadata comes from the collector; each other picture is as old as its last success.
-    assert browser.get("/", headers=JSON).json()["partitions"][0]["severity"] == "critical"
-
-
 def test_without_any_picture_the_page_says_which_address_does_not_answer(browser: TestClient, admin: FakeAdmin) -> None:
     admin.is_silent = True
-    answer = browser.get("/brokers")
-    assert answer.status_code == 503 and "host:9001 refused" in answer.text
-    assert "host:9001 refused" in browser.get("/brokers", headers=JSON).json()["error"]
+    for path in ("/groups", "/topics/a", "/reassignments"):
+        answer = browser.get(path)
+        assert answer.status_code == 503 and "host:9001 refused" in answer.text
+        assert "host:9001 refused" in browser.get(path, headers=JSON).json()["error"]
+
+
+def test_a_page_lacks_only_what_did_not_answer_and_says_so(browser: TestClient, admin: FakeAdmin) -> None:
+    admin.is_silent = True
+    page = browser.get("/brokers")
+    assert page.status_code == 200 and "The picture is old: no address answered: host:9001 refused" in page.text
+    assert browser.get("/", headers=JSON).json()["partitions"][0]["severity"] == "critical"
 
 
 def test_topics_are_found_by_a_part_of_their_name(browser: TestClient) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
@@ -52,7 +52,8 @@ class Picture(Generic[T]):
 class _Place:
     lock: threading.Lock = field(default_factory=threading.Lock)
     picture: Picture[Any] | None = None
-    checked_s: float = 0.0
+    trouble: str = ""
+    checked_s: float = -1e9
 
 
 class Pictures:
@@ -62,11 +63,11 @@ class Pictures:
         self._places: OrderedDict[object, _Place] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: object, gather: Callable[[], T], fresh_s: float) -> Picture[T]:
+    def get(self, key: object, gather: Callable[[], T], fresh_s: float = 1.0, otherwise: Any = None) -> Picture[T]:
         """Return a picture that is at most ``fresh_s`` old, or an older one with its trouble when there is none.
 
         Raises:
-            UnreachableError: the first gathering failed because the cluster did not answer.
+            UnreachableError: there is no picture because the cluster did not answer, and no value for that case.
             PacelineError: the cluster refused.
         """
         with self._lock:
@@ -75,26 +76,25 @@ class Pictures:
             while len(self._places) > _MOST_PICTURES:
                 self._places.popitem(last=False)
         with place.lock:
-            if place.picture is not None and time.monotonic() - place.checked_s < fresh_s:
-                return place.picture
-            try:
-                place.picture = Picture(gather(), int(time.time() * 1000))
-            except (PacelineError, grpc.RpcError) as error:
-                if isinstance(error, PacelineError) and not is_silence(error):
-                    raise
-                trouble = f"The picture is old: {error}"
-                if place.picture is None:
-                    raise UnreachableError(str(error)) from error
-                place.picture = Picture(place.picture.value, place.picture.taken_ms, trouble)
-            place.checked_s = time.monotonic()
-            return place.picture
+            if time.monotonic() - place.checked_s >= fresh_s:
+                try:
+                    place.picture, place.trouble = Picture(gather(), int(time.time() * 1000)), ""
+                except (PacelineError, grpc.RpcError) as error:
+                    if isinstance(error, PacelineError) and not is_silence(error):
+                        raise
+                    place.trouble = str(error)
+                place.checked_s = time.monotonic()
+            if place.picture is None and otherwise is None:
+                raise UnreachableError(place.trouble)
+            picture = place.picture or Picture(otherwise, 0)
+            return replace(picture, trouble=f"The picture is old: {place.trouble}") if place.trouble else picture
 
 
 def is_silence(error: Exception) -> bool:
     """Return whether an error says nothing about the request: no answer, no leader, no coordinator, no controller."""
-    if isinstance(error, BootstrapError) or not isinstance(error, PacelineError):
-        return isinstance(error, BootstrapError)
-    return error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
+    if not isinstance(error, PacelineError) or isinstance(error, UnknownTopicOrPartitionError):
+        return False
+    return error.retriable or isinstance(error, BootstrapError)
 
 
 class Cluster:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import grpc
@@ -27,8 +28,8 @@ from paceline.findings.service.gather import gather
 from paceline.model.errors import GroupIdNotFoundError, PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.operations.reassign_progress import sizes_of
+from paceline_client import Admin
 
-_FRESH_S: Final = 1.0
 _DISKS_FRESH_S: Final = 5.0
 _MOVES_FRESH_S: Final = 2.0
 """Shortest time over which the speed of a move is measured."""
@@ -77,6 +78,7 @@ class Screens:
     def __init__(self, source: LiveSource, cluster: Cluster, render: Render) -> None:
         self._source = source
         self._cluster = cluster
+        self._admin, self._get = cluster.admin, cluster.pictures.get
         self._render = render
 
     def routes(self) -> list[Route]:
@@ -122,79 +124,60 @@ class Screens:
     def _overview(self, request: Request) -> Shown:
         cluster, topics, taken_ms = self._metadata()
         found = self._findings(cluster_pages.worst_first(topics, request.query_params)[0])
-        data = cluster_pages.overview(cluster, topics, found, taken_ms, request.query_params)
-        return data, self._source.trouble
+        return cluster_pages.overview(cluster, topics, found, taken_ms, request.query_params), self._source.trouble
 
     def _findings(self, shown: Sequence[tuple[Any, Any]]) -> dict[TopicPartition, Finding]:
         """Ask the brokers of the first partitions with a problem for the worst finding about each, if they answer."""
-        problems = [(topic, one) for topic, one in shown if not cluster_pages.is_whole(one)]
-        by_topic: dict[str, tuple[Any, list[Any]]] = {}
-        for topic, partition in problems[:_MOST_EXPLAINED]:
-            by_topic.setdefault(topic.name, (topic, []))[1].append(partition)
-
-        def ask(topic: Any, partitions: list[Any]) -> dict[TopicPartition, Finding]:
-            facts = gather(self._cluster.admin, replace(topic, partitions=tuple(partitions)))
-            now_ms = int(time.time() * 1000)
-            return {TopicPartition(one.topic, one.partition): explain(one, now_ms)[0] for one in facts}
-
+        problems: dict[str, tuple[Any, ...]] = {}
+        for topic, one in [pair for pair in shown if not cluster_pages.is_whole(pair[1])][:_MOST_EXPLAINED]:
+            problems[topic.name] = (*problems.get(topic.name, (topic,)), one)
         found: dict[TopicPartition, Finding] = {}
-        for name, (topic, partitions) in by_topic.items():
+        for name, (topic, *partitions) in problems.items():
             key = ("findings", name, tuple((one.partition, one.leader_epoch, one.isr) for one in partitions))
-            try:
-                picture = self._cluster.pictures.get(key, lambda t=topic, p=partitions: ask(t, p), _FRESH_S)  # type: ignore[misc]
-            except PacelineError:
-                break  # The metadata alone explains the rest.
-            found |= picture.value
+            ask = partial(_explained, self._cluster.admin, replace(topic, partitions=tuple(partitions)))
+            found |= self._get(key, ask, otherwise={}).value  # without an answer, the metadata alone explains it
         return found
 
     def _brokers(self, _request: Request) -> Shown:
         cluster, topics, _ = self._metadata()
-        pictures, admin = self._cluster.pictures, self._cluster.admin
-        disks = pictures.get("disks", admin.describe_log_dirs, _DISKS_FRESH_S)
+        disks = self._get("disks", self._admin.describe_log_dirs, _DISKS_FRESH_S, [])
         addresses = {one.broker_id: one.address for one in cluster.brokers}
-        silences = pictures.get("silences", lambda: self._cluster.controller_silences(addresses), _FRESH_S)
+        silences = self._get("silences", partial(self._cluster.controller_silences, addresses))
         with self._source.timeline() as timeline:
-            began_ms = timeline.header.began_ms
             told = {
-                who: cluster_pages.event_text(one.value, began_ms + one.t)
+                who: cluster_pages.event_text(one.value, timeline.header.began_ms + one.t)
                 for one in timeline.cluster.entries
                 if one.value.get("kind") in _BROKER_EVENTS and (who := _broker_of(one.value)) is not None
             }
-        screen = cluster_pages.brokers(cluster, topics, disks.value, silences.value, told)
-        return screen, self._source.trouble or disks.trouble
+        data = cluster_pages.brokers(cluster, topics, disks.value, silences.value, told)
+        return data, self._source.trouble or disks.trouble
 
     # Topics
 
     def _topics(self, request: Request) -> Shown:
-        _, topics, _ = self._metadata()
-        return topic_pages.topic_list(topics, request.query_params), self._source.trouble
+        return topic_pages.topic_list(self._metadata()[1], request.query_params), self._source.trouble
 
     def _described(self, request: Request) -> Picture[Any]:
         """Return the topic of the path."""
         name = request.path_params["topic"]
-        admin = self._cluster.admin
-        return self._cluster.pictures.get(("topic", name), lambda: admin.describe_topics([name])[0], _FRESH_S)
+        return self._get(("topic", name), lambda: self._admin.describe_topics([name])[0])
 
     def _topic(self, request: Request) -> Shown:
-        described = self._described(request)
-        topic, trouble = described.value, described.trouble
-        cluster, _, _ = self._metadata()
+        described, (cluster, _, _) = self._described(request), self._metadata()
+        topic = described.value
         shown, numbers = paged(topic.partitions, request.query_params)
-        page = numbers["page"]
-        part = replace(topic, partitions=tuple(shown))
+        part, key = replace(topic, partitions=tuple(shown)), (topic.name, numbers["page"])
         where = [(topic.name, one.partition) for one in shown]
-        admin, pictures = self._cluster.admin, self._cluster.pictures
-        views = pictures.get(("views", topic.name, page), lambda: admin.describe_leaders([part]), _FRESH_S)
-        disks = pictures.get(("sizes", topic.name, page), lambda: admin.describe_log_dirs(None, where), _DISKS_FRESH_S)
-        found = self._findings([(topic, one) for one in shown if not cluster_pages.is_whole(one)])
-        screen = topic_pages.topic_page(
-            topic, request.query_params, cluster, views.value, sizes_of(disks.value), found, described.taken_ms
-        )
-        return screen, trouble or views.trouble or disks.trouble
+        views = self._get(("views", *key), lambda: self._admin.describe_leaders([part]), otherwise={})
+        disks = self._get(("sizes", *key), lambda: self._admin.describe_log_dirs(None, where), _DISKS_FRESH_S, [])
+        found, sizes = self._findings([(topic, one) for one in shown]), sizes_of(disks.value)
+        now_ms = described.taken_ms
+        data = topic_pages.topic_page(topic, request.query_params, cluster, views.value, sizes, found, now_ms)
+        return data, described.trouble or views.trouble or disks.trouble
 
     def _settings(self, request: Request) -> Shown:
-        name, admin = request.path_params["topic"], self._cluster.admin
-        entries = self._cluster.pictures.get(("settings", name), lambda: admin.describe_configs(name)[name], _FRESH_S)
+        name = request.path_params["topic"]
+        entries = self._get(("settings", name), lambda: self._admin.describe_configs(name)[name])
         return topic_pages.settings(name, entries.value), entries.trouble
 
     # Groups
@@ -205,24 +188,23 @@ class Screens:
         return topic_pages.readers(topic.value.name, rows, request.query_params, lags.taken_ms), topic.trouble
 
     def _groups(self, request: Request) -> Shown:
-        lags = self._cluster.lags
-        groups = self._cluster.pictures.get("groups", self._cluster.admin.list_groups, _FRESH_S)
-        screen = group_pages.group_list(groups.value, lags.totals(), lags.left_out, request.query_params)
-        return screen, groups.trouble
+        groups, lags = self._get("groups", self._admin.list_groups), self._cluster.lags
+        data = group_pages.group_list(groups.value, lags.totals(), lags.left_out, request.query_params)
+        return data, groups.trouble
 
     def _group(self, request: Request) -> Shown:
-        name, admin = request.query_params.get("id", ""), self._cluster.admin
-        picture = self._cluster.pictures.get(("group", name), lambda: group_lag(admin, name), _FRESH_S)
+        name = request.query_params.get("id", "")
+        picture = self._get(("group", name), partial(group_lag, self._admin, name))
         described, rows = picture.value
         if described.state == "Dead" and not rows:
             raise GroupIdNotFoundError(f"there is no group {name}")
-        screen = group_pages.group_page(described, rows, self._cluster.lags.series(name), request.query_params)
-        return screen, picture.trouble
+        data = group_pages.group_page(described, rows, self._cluster.lags.series(name), request.query_params)
+        return data, picture.trouble
 
     # Reassignments and events
 
     def _reassignments(self, request: Request) -> Shown:
-        moves = self._cluster.pictures.get("moves", self._cluster.moves, _MOVES_FRESH_S)
+        moves = self._get("moves", self._cluster.moves, _MOVES_FRESH_S)
         return activity_pages.reassignments(moves.value, request.query_params), moves.trouble
 
     def _events(self, request: Request) -> Shown:
@@ -239,8 +221,8 @@ class Screens:
         known = [one.partition for one in topic.value.partitions]
         with self._cluster.reader() as consumer:
             found = read(consumer, topic.value.name, known, wish)
-        decoder = self._cluster.decoders.get(topic.value.name)
-        name, shows = topic.value.name, self._cluster.show_records
+        name = topic.value.name
+        decoder, shows = self._cluster.decoders.get(name), self._cluster.show_records
         return message_pages.messages(name, wish, found, decoder, shows), topic.trouble
 
     def _record(self, request: Request) -> Response:
@@ -258,6 +240,12 @@ class Screens:
         name = f"{topic}-{partition}-{offset}.{part}"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(bytes(data), media_type="application/octet-stream", headers=headers)
+
+
+def _explained(admin: Admin, topic: Any) -> dict[TopicPartition, Finding]:
+    """Return the worst finding about each partition of a topic."""
+    facts, now_ms = gather(admin, topic), int(time.time() * 1000)
+    return {TopicPartition(one.topic, one.partition): explain(one, now_ms)[0] for one in facts}
 
 
 def _broker_of(event: dict[str, Any]) -> int | None:
