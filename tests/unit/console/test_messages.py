@@ -126,6 +126,9 @@ def test_reading_stops_after_bytes_and_after_seconds() -> None:
 
 def test_a_hole_at_the_end_of_a_compacted_log_does_not_hold_the_reader_up() -> None:
     assert offsets(FakeConsumer(record(2), ends={0: 9}), Wish(start="start")) == [2]
+    appended = FakeConsumer(record(2), record(7), ends={0: 5})  # after the end was read
+    found = read(appended, "t", (0,), Wish(start="start"))  # type: ignore[arg-type]
+    assert (len(found.records), found.positions, found.reason) == (1, {0: 5}, "the end of the log is reached")
 
 
 def test_a_follower_begins_at_the_end_and_shows_the_newest_first() -> None:
