@@ -109,7 +109,7 @@ def test_a_record_of_ten_mebibytes_is_cut_on_the_page_and_whole_as_a_file(
     value = os.urandom(5 << 20).hex().translate(halves).encode()
     bootstrap = local_cluster.bootstrap
     with Admin(bootstrap) as admin, Producer(bootstrap, max_record_bytes=11 << 20, compression="gzip") as producer:
-        admin.create_topics([NewTopic("screened-big", 1, 3)])
+        admin.create_topics([NewTopic("screened-big", 1, 3, configs={"max.message.bytes": "4000000"})])
         producer.send("screened-big", value).result(DEADLINE_S)
     (row,) = browser.get("/topics/screened-big/messages?size=100", headers=JSON).json()["records"]
     assert row["value_bytes"] == len(value) and row["value_is_cut"] and len(row["value"]) < 200

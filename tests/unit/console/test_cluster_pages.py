@@ -39,7 +39,7 @@ def test_a_hundred_thousand_partitions_are_shown_page_by_page() -> None:
     assert pages.overview(cluster(1, 2), many, {}, 0, {"page": "5000"})["page"] == 999
 
 
-@pytest.mark.parametrize("page", ["-1", "x", "", "9" * 30, "٣"])
+@pytest.mark.parametrize("page", ["-1", "x", "9" * 30, "٣"])
 def test_a_page_that_is_no_number_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="whole number"):
         paged([1], {"page": page})

@@ -85,7 +85,7 @@ def test_a_request_without_parameters_wants_the_newest_fifty() -> None:
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=next(iter({**query, "place": ""})) if len(query) < 2 else "place"):
+    with pytest.raises(ValueError, match=r"must be|may name"):
         wish_of(query)
 
 
@@ -185,5 +185,5 @@ def test_one_record_is_found_by_its_offset_or_refused() -> None:
 
 @pytest.mark.parametrize("query", [{}, {"partition": "0"}, {"partition": "x", "offset": "1"}, {"offset": "1"}])
 def test_a_download_without_a_place_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="partition and offset"):
+    with pytest.raises(ValueError, match="must be a whole number"):
         place_of(query)

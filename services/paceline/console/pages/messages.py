@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from paceline.console.pages.view import Query, Row, moment_text, topic_path
+from paceline.console.pages.view import Query, Row, moment_text, number_of, topic_path
 from paceline.console.values import FORMS, Decoder, Text, as_text
 
 STARTS: Final = ("newest", "start", "offset", "time", "tail")
@@ -13,7 +13,6 @@ FIELDS: Final = ("any", "key", "value", "header")
 MOST_RECORDS: Final = 500
 MOST_PARTITIONS: Final = 200
 """Partitions that are read at the same time."""
-MOST_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,33 +63,21 @@ def wish_of(query: Query) -> Wish:
     """
     start = query.get("from", "newest")
     wish = Wish(
-        partition=_number(query, "partition", 0, 2**31 - 1) if query.get("partition") else None,
+        partition=number_of(query, "partition", most=2**31 - 1) if query.get("partition") else None,
         start=_one_of(start, "from", STARTS),
         place=query.get("place", "").strip(),
         positions=_positions(query.get("at", "")),
-        records=_number(query, "n", 1, MOST_RECORDS, 50),
-        mebibytes=_number(query, "mib", 1, 32, 8),
-        seconds=_number(query, "seconds", 1, 10, 3),
+        records=number_of(query, "n", 50, 1, MOST_RECORDS),
+        mebibytes=number_of(query, "mib", 8, 1, 32),
+        seconds=number_of(query, "seconds", 3, 1, 10),
         text=query.get("q", ""),
         inside=_one_of(query.get("in", "any"), "in", FIELDS),
         form=_one_of(query.get("as", "auto"), "as", FORMS),
-        size=_number(query, "size", 16, 1 << 16, 1024),
+        size=number_of(query, "size", 1024, 16, 1 << 16),
     )
-    if start == "offset" and not wish.positions and _integer(wish.place) is None:
-        raise ValueError("place must be an offset, as from is offset")
+    if start == "offset" and not wish.positions:
+        number_of({"place": wish.place}, "place")
     return wish
-
-
-def _number(query: Query, name: str, least: int, most: int, default: int = 0) -> int:
-    number = _integer(query.get(name) or str(default))
-    if number is None or not least <= number <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}")
-    return number
-
-
-def _integer(text: str) -> int | None:
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
-    return number if number is not None and number <= MOST_OFFSET else None
 
 
 def _one_of(value: str, name: str, known: Sequence[str]) -> str:
@@ -103,10 +90,8 @@ def _positions(text: str) -> dict[int, int]:
     """Parse ``0:17,1:4``."""
     found = {}
     for part in text.split(",") if text else ():
-        partition, _, offset = part.partition(":")
-        if (index := _integer(partition)) is None or (position := _integer(offset)) is None:
-            raise ValueError("at must be partitions with offsets, as 0:17,1:4")
-        found[index] = position
+        place = dict(zip(("partition in at", "offset in at"), part.split(":"), strict=False))
+        found[number_of(place, "partition in at")] = number_of(place, "offset in at")
     if len(found) > MOST_PARTITIONS:
         raise ValueError(f"at may name at most {MOST_PARTITIONS} partitions")
     return found
@@ -118,10 +103,8 @@ def place_of(query: Query) -> tuple[int, int, str]:
     Raises:
         ValueError: a parameter is missing or not valid.
     """
-    where = [_integer(query.get(name, "")) for name in ("partition", "offset")]
-    if where[0] is None or where[1] is None:
-        raise ValueError("give partition and offset as numbers")
-    return where[0], where[1], _one_of(query.get("part", "value"), "part", ("key", "value"))
+    part = _one_of(query.get("part", "value"), "part", ("key", "value"))
+    return number_of(query, "partition"), number_of(query, "offset"), part
 
 
 def matches(wish: Wish, record: Any) -> bool:

@@ -18,17 +18,27 @@ def picked(source: Any, names: str, **more: Any) -> Row:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()} | more
 
 
+def number_of(query: Query, name: str, default: int | None = None, least: int = 0, most: int = 2**63 - 1) -> int:
+    """Return a number of a query or a form.
+
+    Raises:
+        ValueError: it is missing, without a ``default``, or not a whole number in the range.
+    """
+    text = query.get(name) or ("" if default is None else str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+        within = f" from {least:,} to {most:,}" if most < 2**63 - 1 else ""
+        raise ValueError(f"{name} must be a whole number{within}")
+    return int(text)
+
+
 def paged(rows: Sequence[Any], query: Query) -> tuple[Sequence[Any], dict[str, int]]:
     """Return the rows of ``?page=``, which is at most the last, and the numbers of the page, of pages and of rows.
 
     Raises:
         ValueError: the page is not a number.
     """
-    text = query.get("page", "0")
-    if not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise ValueError("page must be a whole number")
     pages = max(-(-len(rows) // PAGE), 1)
-    page = min(int(text), pages - 1)
+    page = min(number_of(query, "page", 0), pages - 1)
     return rows[page * PAGE : (page + 1) * PAGE], {"page": page, "pages": pages, "total": len(rows)}
 
 

@@ -18,18 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from paceline.console.pages.view import link, topic_path
+from paceline.console.pages.view import link, number_of, topic_path
 from paceline.console.service.cluster import CALL_MS, Cluster
 from paceline.console.service.screens import Render, answered, wants_json
 from paceline.model.errors import InvalidRequestError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import INTERNAL_TOPICS
-from paceline.operations.group_offsets import (
-    committed_offsets,
-    parse_target,
-    partitions_to_reset,
-    reset_offsets,
-    reset_rows,
-)
+from paceline.operations import group_offsets
 from paceline_client import ConfigChange, NewTopic, Producer
 
 Given = dict[str, str]
@@ -87,7 +81,7 @@ def alter_topic(cluster: Cluster, given: Given) -> Plan:
 
 def trim_topic(cluster: Cluster, given: Given) -> Plan:
     """Prepare the deletion of the first records of a partition; without an offset, of all committed ones."""
-    topic, partition = given["topic"], _number(given, "partition")
+    topic, partition = given["topic"], number_of(given, "partition")
     (view,) = cluster.admin.describe_replicas(topic, [partition])
     asked = _optional(given, "before")
     before = view.high_watermark if asked is None else asked
@@ -157,22 +151,22 @@ def produce(cluster: Cluster, given: Given) -> Plan:
 
 def reset_group(cluster: Cluster, given: Given) -> Plan:
     """Prepare new committed offsets of a group without members."""
-    group, target = given["group"], parse_target(given["to"])
+    group, target = given["group"], group_offsets.parse_target(given["to"])
     (described,) = cluster.admin.describe_groups([group])
     if described.members:
         raise InvalidRequestError(f"group {group} has {len(described.members)} members; stop them first")
-    committed = committed_offsets(cluster.admin, group)
+    committed = group_offsets.committed_offsets(cluster.admin, group)
     name, _, index = given.get("topic", "").partition("/")
     which = [(name, _optional({"partition": index}, "partition"))] if name else []
-    partitions = partitions_to_reset(cluster.admin, group, which, committed)
+    partitions = group_offsets.partitions_to_reset(cluster.admin, group, which, committed)
     with cluster.consumer() as consumer:
-        offsets = reset_offsets(consumer, partitions, committed, target)
+        offsets = group_offsets.reset_offsets(consumer, partitions, committed, target)
 
     def carry_out() -> str:
         cluster.admin.alter_group_offsets(group, offsets)
         return f"{len(offsets):,} offsets of group {group} were set."
 
-    rows = reset_rows(group, committed, offsets)[:_MOST_ROWS]
+    rows = group_offsets.reset_rows(group, committed, offsets)[:_MOST_ROWS]
     sentence = f"Sets {len(offsets):,} committed offsets of group {group}."
     return Plan(sentence, rows, carry_out, link({"group": group}, "group"))
 
@@ -264,14 +258,7 @@ def _own(topic: str) -> str:
 
 
 def _optional(given: Given, name: str) -> int | None:
-    return _number(given, name) if given.get(name) else None
-
-
-def _number(given: Given, name: str) -> int:
-    text = given.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise ValueError(f"{name} must be a whole number")
-    return int(text)
+    return number_of(given, name) if given.get(name) else None
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
