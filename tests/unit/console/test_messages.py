@@ -11,6 +11,7 @@ from paceline.console.service.records import read, read_one
 from paceline.model.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline_client import ConsumerRecord
+from tests.unit.console.test_values import DECODER
 
 KEY, VALUE = b"\x00\xff", b'{"n":1}'
 
@@ -171,6 +172,12 @@ def test_a_row_shows_a_binary_key_as_hex_and_links_to_the_whole_value() -> None:
     assert (row["key_form"], row["value_form"], row["headers"]) == ("hex", "json", [["kind", "first"]])
     assert link(row, "value") == "/topics/t/record?partition=0&offset=0&part=value"
     assert link(row | {"value_bytes": None}, "value") == ""
+
+
+def test_a_value_is_shown_as_the_message_of_its_topic_and_a_key_is_not() -> None:
+    row = row_of(Wish(), record(0, value=b"\x08\x07", key=b"k"), DECODER, True)
+    assert (row["value_form"], row["key"], row["key_form"]) == ("protobuf", "k", "text")
+    assert row_of(Wish(form="hex"), record(0, value=b"\x08\x07"), DECODER, True)["value_form"] == "hex"
 
 
 def test_one_record_is_found_by_its_offset_or_refused() -> None:
