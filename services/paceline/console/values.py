@@ -55,8 +55,9 @@ class Decoder:
             ValueError: the bytes are not such a message.
         """
         try:
+            message, pool = self._type.FromString(data), self._pool
             return json_format.MessageToJson(
-                self._type.FromString(data), preserving_proto_field_name=True, descriptor_pool=self._pool
+                message, preserving_proto_field_name=True, descriptor_pool=pool, ensure_ascii=False
             )
         except (DecodeError, json_format.Error, TypeError, _NESTED) as error:
             raise ValueError(f"not a {self.message}: {error}") from None

@@ -12,6 +12,7 @@ def descriptors(with_import: bool = False) -> bytes:
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
     message.field.add(name="order_id", number=1, type=5, label=1)
+    message.field.add(name="who", number=2, type=9, label=1)
     if with_import:
         file.dependency.append("missing.proto")
     return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
@@ -64,8 +65,8 @@ def test_text_shows_control_and_direction_characters_as_escapes() -> None:
 
 
 def test_a_message_is_shown_with_the_names_of_its_fields() -> None:
-    found = as_text(b"\x08\x07", "auto", 100, DECODER)
-    assert (found.form, found.text) == ("protobuf", '{\n  "order_id": 7\n}')
+    found = as_text(b"\x08\x07\x12\x02\xc3\xa9", "auto", 100, DECODER)
+    assert (found.form, found.text) == ("protobuf", '{\n  "order_id": 7,\n  "who": "é"\n}')
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from paceline.operations.reassign_progress import sizes_of
 from paceline_client import Admin
 
 _DISKS_FRESH_S: Final = 5.0
-_MOVES_FRESH_S: Final = 2.0
-"""Shortest time over which the speed of a move is measured."""
+_MOVES_FRESH_S: Final = 5.0
+"""Shortest time over which the speed of a move is measured: a throttled follower fetches in bursts."""
 _MOST_EXPLAINED: Final = 50
 """Partitions with a problem whose brokers are asked for one page."""
 _FIRST_S, _PAUSE_S = 3.0, 0.05
