@@ -9,7 +9,7 @@ import pytest
 from paceline.console.lag_drawing import WINDOW_MS, lag_svg
 from paceline.console.pages.groups import group_list, group_page
 from paceline.console.service.lags import EVERY_MS, Lags
-from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.errors import CoordinatorNotAvailableError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import BootstrapError
 from tests.unit.console.metadata import partition, topic
@@ -30,6 +30,8 @@ class FakeAdmin:
         return [SimpleNamespace(group_id=one) for one in self.groups]
 
     def describe_groups(self, ids: list[str]) -> list[Any]:
+        if ids == ["moving"]:
+            raise CoordinatorNotAvailableError("moving")
         return [SimpleNamespace(group_id=ids[0], state="Empty", members=())]
 
     def group_offsets(self, _group: str) -> dict[TopicPartition, Any]:
@@ -55,6 +57,12 @@ def test_a_sample_has_the_lag_of_each_group_also_with_a_deleted_topic() -> None:
     assert sampled.totals() == {"g": 7, "h": 7} and sampled.series("g") == [(1_000, 7)]
     assert [(row["group"], row["lag"]) for row in sampled.of_topic("a")] == [("g", 7), ("h", 7)]
     assert sampled.of_topic("gone")[0]["lag"] is None
+
+
+def test_a_group_whose_coordinator_moves_does_not_hide_the_others() -> None:
+    sampled = lags(FakeAdmin("g", "moving", "z"))
+    sampled.sample(0)
+    assert sampled.totals() == {"g": 7, "z": 7}
 
 
 def test_two_hours_are_kept_and_a_group_that_was_deleted_is_forgotten() -> None:

@@ -14,6 +14,7 @@ from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.operations.group_offsets import committed_offsets, lag_rows
 from paceline_client import Admin
+from paceline_client.errors import BootstrapError
 
 EVERY_MS: Final = 30_000
 _MOST_GROUPS: Final = 200
@@ -84,7 +85,12 @@ class Lags:
         for one in groups[:_MOST_GROUPS]:
             if self._over.is_set():
                 return
-            _, rows = group_lag(self._admin, one.group_id)
+            try:
+                _, rows = group_lag(self._admin, one.group_id)
+            except BootstrapError:
+                raise
+            except PacelineError:
+                continue  # Its coordinator moves, or it was deleted: the other groups have a sample.
             lags = [row["lag"] for row in rows if row["lag"] is not None]
             if lags:
                 totals[one.group_id] = sum(lags)
