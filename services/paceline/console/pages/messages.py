@@ -11,6 +11,7 @@ from paceline.console.values import FORMS, Decoder, Text, as_text
 STARTS: Final = ("newest", "start", "offset", "time", "tail")
 FIELDS: Final = ("any", "key", "value", "header")
 MOST_RECORDS: Final = 500
+_MOST_HEADERS: Final = 50
 MOST_PARTITIONS: Final = 200
 """Partitions that are read at the same time."""
 
@@ -136,7 +137,7 @@ def row_of(wish: Wish, record: Any, decoder: Decoder | None, show_records: bool)
     if not show_records:
         return row
     key_form = "auto" if wish.form == "protobuf" else wish.form
-    headers = [[name, as_text(value, "auto", wish.size).text] for name, value in record.headers]
+    headers = [[name, as_text(value, "auto", wish.size).text] for name, value in record.headers[:_MOST_HEADERS]]
     row |= _shown("key", as_text(record.key, key_form, wish.size))
     row |= _shown("value", as_text(record.value, wish.form, wish.size, decoder))
     return row | {"headers": headers, "header_text": "\n".join(f"{name}: {value}" for name, value in headers)}
