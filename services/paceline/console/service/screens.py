@@ -237,7 +237,7 @@ class Screens:
         data = record.key if part == "key" else record.value
         if data is None:
             raise HTTPException(404, f"The {part} of this record is null.")
-        name = f"{topic}-{partition}-{offset}.{part}"
+        name = f"{topic}.{partition}.{offset}.{part}"
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(bytes(data), media_type="application/octet-stream", headers=headers)
 
