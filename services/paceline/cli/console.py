@@ -39,6 +39,12 @@ def require_extra() -> None:
 @click.option(
     "--name", "names", multiple=True, metavar="HOST", help="host name in browsers' addresses; may be repeated"
 )
+@click.option(
+    "--address-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="keep the address for the next browser in FILE, which other users cannot read",
+)
 @click.option("--show-records", is_flag=True, help="show what is in records to everybody who may open the console")
 @click.option("--allow-changes", is_flag=True, help="let viewers create, alter, trim and delete topics, produce, reset")
 @click.option(
@@ -55,6 +61,7 @@ def console(
     host: str,
     port: int,
     names: tuple[str, ...],
+    address_file: Path | None,
     show_records: bool,
     allow_changes: bool,
     descriptors: tuple[str, ...],
@@ -67,12 +74,15 @@ def console(
     """
     if replay is not None and (show_records or allow_changes or descriptors):
         raise click.UsageError("a recording has no records and cannot be changed")
-    try:
-        from paceline.console.service.cluster import Cluster
-        from paceline.console.service.server import serve
-    except ImportError as error:
-        click.echo(f"the console needs the extra: pip install 'paceline[console]' ({error})", err=True)
-        raise click.exceptions.Exit(LOCAL_FAILURE) from None
+    require_extra()
+    from paceline.console.service.cluster import Cluster
+    from paceline.console.service.server import serve
+
+    def say(address: str) -> None:
+        click.echo(f"open {address}")
+        if address_file is not None:
+            _replace(address_file, address)
+
     with reported("table"):
         decoders = dict(_decoder(text) for text in descriptors)
         source = _live(bootstrap) if replay is None else _recorded(replay)
@@ -82,7 +92,7 @@ def console(
         try:
             if cluster is not None:
                 cluster.start()
-            serve(source, host, port, names, lambda address: click.echo(f"open {address}"), cluster)
+            serve(source, host, port, names, say, cluster)
         finally:
             source.close()
             if cluster is not None:
@@ -100,6 +110,14 @@ def _decoder(text: str) -> "tuple[str, Decoder]":
         return topic, Decoder(Path(file).read_bytes(), message)
     except DescriptorError as error:
         raise click.BadParameter(f"{file} {error}", param_hint="--descriptors") from None
+
+
+def _replace(path: Path, address: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f"{address}\n")
+    new.replace(path)
 
 
 def _recorded(path: Path) -> "ReplaySource":

@@ -69,6 +69,8 @@ class Access:
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("This console does not have that name; start it with --name HOST.\n", 403)
+        if scope["path"] == "/healthz":
+            return PlainTextResponse("SERVING\n")
         if scope["method"] not in self._methods:
             return PlainTextResponse("The console is read-only; --allow-changes permits changes.\n", 405)
         if self._is_foreign(headers) or (scope["method"] == "POST" and not self._is_own(headers)):
