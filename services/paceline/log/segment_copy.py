@@ -38,6 +38,7 @@ class SegmentCopy:
         self._current = current
         self._future = future
         self._source = source
+        self._size = source.size
         self.end_offset = end_offset
         self.segment = future.local.new_segment(source.base_offset, CLEANED_SUFFIX)
         self._batches_end = source.base_offset
@@ -45,7 +46,7 @@ class SegmentCopy:
         self._copied_bytes = 0
         self.is_finished = False
         self.is_void = False
-        """Whether `run` has found that the logs have changed."""
+        """Whether `run` has found that the logs have changed, or the owner has given the copy up."""
         self._position = 0
         self._epochs = LeaderEpochCache(files, "")
         self._epochs.replace(current.epochs)
@@ -76,14 +77,14 @@ class SegmentCopy:
             KafkaStorageError: storage failed; the directory is offline.
             ThrottledError: the process has no file descriptor left.
         """
-        end = min(self._position + limit_bytes, self._source.size)
+        end = min(self._position + limit_bytes, self._size)
         try:
             while not self.is_void and self._position < end:
                 data = self._try(self._reads, self._read)
                 if data is not None:
                     self._try(self._writes, partial(self._write, data))
             self._try(self._writes, lambda: self._files.sync(self.segment.log_path))
-            if self._position == self._source.size:
+            if self._position == self._size:
                 self._try(self._writes, self._finish)
         except PacelineError:
             self.remove()
@@ -106,7 +107,7 @@ class SegmentCopy:
         try:
             return step()
         except (OSError, CorruptMessageError) as error:
-            self.is_void = not self.is_current()
+            self.is_void = self.is_void or not self.is_current()
             if self.is_void:
                 return None
             with errors:
@@ -119,7 +120,7 @@ class SegmentCopy:
             OSError: storage failed.
             CorruptMessageError: they differ from those written.
         """
-        position, path, left = self._position, self._source.log_path, self._source.size - self._position
+        position, path, left = self._position, self._source.log_path, self._size - self._position
         data = self._files.read_at(path, position, min(_READ_BYTES, left))
         size = int.from_bytes(data[8:LENGTH_PREFIX_BYTES], "big") + LENGTH_PREFIX_BYTES
         if len(data) < size <= left:
@@ -141,7 +142,7 @@ class SegmentCopy:
     def _finish(self) -> None:
         """Copy what belongs to the segment; indexes that do not fit its batches are built again."""
         base = self.segment.base_offset
-        if self._files.size(self.segment.log_path) != self._source.size:
+        if self._files.size(self.segment.log_path) != self._size:
             self._position, self._batches_end = (
                 0,
                 base,

@@ -104,7 +104,7 @@ class AlterLogDirsManager:
             self._close(log_dir)
 
     def _close(self, log_dir: str) -> None:
-        self._fetchers.pop(log_dir).is_closed = True
+        self._fetchers.pop(log_dir).close()
 
     def _begin_next(self) -> None:
         for tp in sorted(self._moves.keys() - self._delayed):
@@ -164,12 +164,18 @@ class AlterLogDirsFetcher:
         """The segment that is being copied in the background."""
         self._flush_to: int | None = None
         """Offset where the future log first reached the end of the current log."""
-        self.is_closed = False
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Stop copying; work that runs in the background ends soon."""
+        self._is_closed = True
+        if self._copy is not None:
+            self._copy.is_void = True
 
     def run(self, background_error: Exception | None = None) -> None:
         """Copy a slice, and schedule the next one; ``background_error`` is that of the last background work."""
         topic_partition = self.partition.topic_partition
-        if self.is_closed or self._hosted.stopped:
+        if self._is_closed or self._hosted.stopped:
             return
         if self.partition.log is not self._current or self._logs.futures.get(topic_partition) is not self._future:
             # The replica was deleted or set aside, or a directory has failed.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.log import future_logs
+from paceline.log import future_logs, segment_copy
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
@@ -234,15 +234,19 @@ def test_a_replica_that_is_deleted_during_a_copy_leaves_nothing() -> None:
     assert folders(cluster[1]) == [] and not any(CLEANED_SUFFIX in name for name in cluster[1].files.contents)
 
 
-def test_a_copy_that_was_given_up_does_not_spoil_the_next_one() -> None:
-    """A thread may still append after its move was paused and continued."""
-    cluster, values = begun(**SMALL)
+def test_a_copy_that_was_given_up_does_not_spoil_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The move was paused and continued; the thread of the first copy still runs, or was in an append."""
+    monkeypatch.setattr(segment_copy, "_READ_BYTES", 100)
+    cluster, values = begun(replica_fetch_max_bytes=2)
     broker = cluster[1]
     stale_work, _ = broker.directory_work.jobs.pop(0)
     cluster.stop_replica(1, 1, False)
     cluster.decide(1, 2, (1,), (1,))
     step(broker)
     stale_work()
+    (path,) = (name for name in broker.files.contents if name.endswith(".log" + CLEANED_SUFFIX))
+    assert 0 < broker.files.size(path) < broker.log().segments[0].size
+    broker.files.append(path, b"appended late")
     let_go(cluster)
     assert broker.values() == values and broker.log().directory.path == TWO
 
