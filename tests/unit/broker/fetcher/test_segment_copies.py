@@ -245,8 +245,19 @@ def test_a_copy_that_was_given_up_does_not_spoil_the_next_one(monkeypatch: pytes
     step(broker)
     stale_work()
     (path,) = (name for name in broker.files.contents if name.endswith(".log" + CLEANED_SUFFIX))
-    assert 0 < broker.files.size(path) < broker.log().segments[0].size
-    broker.files.append(path, b"appended late")
+    size, late = broker.log().segments[0].size, [b"appended late"]
+    assert 0 < broker.files.size(path) < size
+
+    def append_late(operation: str, name: str) -> bool:
+        if (operation, name, len(broker.files.contents[path])) == ("sync", path, size) and late:
+            broker.files.contents[path].extend(late.pop())
+        return False
+
+    broker.files.fails = append_late
+    step(broker)
+    while late:
+        step(broker)
+    broker.files.fails = lambda _operation, _name: False
     let_go(cluster)
     assert broker.values() == values and broker.log().directory.path == TWO
 
