@@ -142,12 +142,6 @@ class LogManager:
         """
         report = LoadReport()
         loader = DirectoryLoader(self._files, self._boot_id, self._logs, self.log_class, self.default_config)
-        self._deleted = loader.deleted
-        self.set_aside = loader.set_aside
-        self.truncated_after_clean_stop = loader.truncated_after_clean_stop
-        self.unexplained_gaps = loader.unexplained_gaps
-        self.without_topic_id = loader.without_topic_id
-        self._checkpoints.stale = loader.stale_checkpoints
         for directory in self._directories:
             found = DirectoryReport(directory.path)
             report.directories.append(found)
@@ -164,6 +158,7 @@ class LogManager:
             except OSError as error:
                 found.error = error
                 directory.fail(error)
+        self._take_over(loader)
         for future, found in loader.futures:
             self._resume_move(future, found)
         self._forget_origins()
@@ -208,17 +203,21 @@ class LogManager:
             raise KafkaStorageError(str(error)) from error
         for log in self._checkpoints.logs_in(old):
             del self._logs[log.topic_partition]
-        self._logs.update(loader.logs)
         self._directories[self._directories.index(old)] = directory
         assert retry.lock is not None
         self._locks[directory.path] = retry.lock
+        self._take_over(loader)
+        directory.measure_space()
+
+    def _take_over(self, loader: DirectoryLoader) -> None:
+        """Add the logs and the findings of a load."""
+        self._logs |= loader.logs
         self._deleted += loader.deleted
         self.set_aside += loader.set_aside
         self.truncated_after_clean_stop |= loader.truncated_after_clean_stop
         self.unexplained_gaps |= loader.unexplained_gaps
         self.without_topic_id |= loader.without_topic_id
         self._checkpoints.stale |= loader.stale_checkpoints
-        directory.measure_space()
 
     def _remove_deleted(self, directory: LogDirectory) -> None:
         """Remove the directories of deleted logs before the logs are loaded: the load itself needs some room."""
