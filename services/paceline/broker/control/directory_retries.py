@@ -41,6 +41,8 @@ class DirectoryRetries:
         retry = self._manager.logs.begin_retry(log_dir)
         if retry is None:
             return False
+        # A failed checkpoint alone has not taken the replicas offline, and they would keep the logs that are replaced.
+        self._manager.storage.take_failed_dirs_offline()
         self._attempts[log_dir] = None
         settings = self._manager.hosted.topic_configs.get
         self._background.run(lambda: retry.run(settings), partial(self._loaded, retry))

@@ -175,6 +175,21 @@ def test_a_directory_is_loaded_once_however_many_callers_ask_for_it() -> None:
     assert not broker.node.retry_log_dir(path, is_repeated=True) and path in broker.logs.live_log_dirs
 
 
+def test_a_directory_that_no_request_has_found_failed_is_taken_back() -> None:
+    cluster = two_directories()
+    broker, path = cluster[1], where(cluster)[TP]
+    broker.files.fails = lambda _operation, name: name.startswith(f"{path}/recovery-point")
+    broker.logs.checkpoint_recovery_points()
+    broker.files.fails = lambda _operation, _name: False
+    assert TP in broker.node.replica_manager.hosted.online, "no append and no read has met the failure"
+    assert broker.retry_log_dir(path) is None
+    assert broker.produce(b"early")[0].failure is not None, "its role comes with the next LeaderAndIsr"
+    cluster.time.run_for(1_000)
+    cluster.decide(1, 1, (1,), (1,))
+    assert broker.produce(b"new")[0].failure is None and broker.values() == [b"new"]
+    assert not broker.node.replica_manager.hosted.offline
+
+
 def test_only_failed_directories_of_the_broker_are_taken_back() -> None:
     cluster, path = failed_directory()
     assert isinstance(cluster[1].retry_log_dir("/elsewhere"), LogDirNotFoundError)
