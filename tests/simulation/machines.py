@@ -288,7 +288,7 @@ class BrokerLife(Life):
             self._fatal,
             background,
             DiskThread(self, "cleaner thread") if cluster.profile.compacts else background,
-            background,
+            DiskThread(self, "directory thread") if cluster.profile.log_dirs > 1 else background,
             unclean_restart=self.unclean,
         )
 

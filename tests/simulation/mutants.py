@@ -771,6 +771,14 @@ MUTANTS: tuple[Mutant, ...] = (
         120,
         _LEADERS_DIVERGE | {"fault_count": 14, "acks_all": 0.0, "partitions": 1, "moves": 16, "log_dirs": 2},
     ),
+    Mutant(
+        "a move copies a segment that has changed",
+        moves.changed_segments_copied,
+        ("R24", "R3", "R3b", "R9", "R5b"),
+        160,
+        _LEADERS_DIVERGE
+        | {"fault_count": 14, "acks_all": 0.0, "partitions": 1, "moves": 16, "log_dirs": 2, "segment_bytes": 1_000},
+    ),
     Mutant("a move leaves the old log", moves.old_directory_kept, ("R24",), 20, _DISKS_CHANGE),
     Mutant("readers get the future log", moves.future_log_served, ("C6", "C7", "C9", "C13", "R10"), 20, _DISKS_CHANGE),
     # pairs: each guard hides the absence of the other

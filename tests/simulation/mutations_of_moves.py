@@ -3,9 +3,11 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from paceline.broker.fetcher.alter_log_dirs import AlterLogDirsFetcher
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.log.future_logs import FutureLogs
 from paceline.log.partition_log import PartitionLog
+from paceline.log.segment_copy import SegmentCopy
 
 if TYPE_CHECKING:
     from tests.simulation.mutants import Patches
@@ -55,6 +57,25 @@ def _without_future(real: Any) -> Any:
             self.future = future
 
     return truncate
+
+
+def changed_segments_copied(patches: "Patches") -> None:
+    """The copy of a segment is used although the logs were truncated meanwhile.
+
+    The copies of last segments also take longer, which breaks nothing, so that more truncations meet one.
+    """
+    patches.set(SegmentCopy, "is_current", lambda self: not self._future.local.durability.is_over)
+    real, waited = AlterLogDirsFetcher._advance, set[SegmentCopy]()
+
+    def advance(self: AlterLogDirsFetcher, tp: Any) -> int | None:
+        copy = self._copy
+        is_last = copy is not None and copy.end_offset == self._current.local.segments.active.base_offset
+        if copy is not None and is_last and copy.is_finished and copy not in waited:
+            waited.add(copy)
+            return 500
+        return real(self, tp)
+
+    patches.set(AlterLogDirsFetcher, "_advance", advance)
 
 
 def old_directory_kept(patches: "Patches") -> None:
