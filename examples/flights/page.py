@@ -49,11 +49,11 @@ def make_page(
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
-        f'<h1>{escape(title)}</h1><p class="about">{escape(about)}</p>'
+        f'<main><h1>{escape(title)}</h1><p class="about">{escape(about)}</p>'
         f'<table class="facts">{said}</table>{"".join(_lens(caption, moments))}'
         f'<h2>{DELAYS_TITLE}</h2><p class="scroll">scroll \u2192</p><div class="wide" tabindex="0">'
         f'<table class="delays"><tr>{heads}</tr>{cells}</table></div>'
-        "<p>Computed by Spark from the table that its stream wrote.</p></body></html>\n"
+        "<p>Computed by Spark from the table that its stream wrote.</p></main></body></html>\n"
     )
 
 

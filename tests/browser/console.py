@@ -87,7 +87,7 @@ def check_width(page: "Page") -> None:
         details.evaluate("element => { element.open = true; }")
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0, page.url
     cut_off = """() => [...document.querySelectorAll(".lens text")].filter(text => {
-        const box = text.getBoundingClientRect(), panel = text.closest("[data-part]").getBoundingClientRect();
+        const box = text.getBoundingClientRect(), panel = text.closest("[data-part], figure").getBoundingClientRect();
         return box.width && (box.right > panel.right + 1 || box.left < panel.left - 1);
     }).map(text => text.textContent)"""
     assert page.evaluate(cut_off) == [], f"{page.url} at {page.viewport_size}"

@@ -1,5 +1,6 @@
 """The console plays a recording in a browser: slider, keys, accessibility, widths and access."""
 
+import gzip
 import http.server
 import threading
 from collections.abc import Iterator
@@ -8,8 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.flights.moments import Moment
+from examples.flights.page import make_page
+from paceline.console.lens import frame_at
+from paceline.console.recording import read_recording
+from paceline.console.timeline import Timeline
+from paceline.model.identifiers import TopicPartition
 from tests.browser import console as consoles
-from tests.browser.console import RECORDED, Console, check_axe, check_width, enter, replaying
+from tests.browser.console import LESSON, RECORDED, Console, check_axe, check_width, enter, replaying
 from tests.browser.tools import MARKS
 
 if TYPE_CHECKING:
@@ -154,6 +161,21 @@ def test_no_request_leaves_this_machine_and_nothing_is_refused(context: "Browser
     assert {url for url in asked if not url.startswith(f"{console.origin}/")} == set()
     assert any(url.endswith("/static/lens.js") for url in asked)
     assert [one for one in failed if "404" not in one] == []  # the screen `error` is one
+
+
+def test_the_report_of_make_run_is_accessible_and_fits(page: "Page") -> None:
+    with gzip.open(LESSON, "rt", encoding="utf-8") as lines:
+        recording = read_recording(lines)
+    timeline = Timeline(recording.header, recording.entries)
+    moments = [Moment(text, frame_at(timeline, TopicPartition("t", 0), t)) for t, text in recording.header.steps]
+    delays = [["carrier", *map(str, range(12))], ["AA", *["1.5"] * 12]]
+    page.set_content(make_page("336,776 flights", "today", [("records", "all")], "the run", moments, delays))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        check_axe(page)
+    for width in (consoles.NARROW, consoles.WIDE):
+        page.set_viewport_size({"width": width, "height": 900})
+        check_width(page)
 
 
 # Access
