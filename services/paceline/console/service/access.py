@@ -69,12 +69,12 @@ class Access:
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("This console does not have that name; start it with --name HOST.\n", 403)
-        if scope["path"] == "/healthz":
-            return PlainTextResponse("SERVING\n")
         if scope["method"] not in self._methods:
             return PlainTextResponse("The console is read-only; --allow-changes permits changes.\n", 405)
         if self._is_foreign(headers) or (scope["method"] == "POST" and not self._is_own(headers)):
             return PlainTextResponse("The console answers no requests of other sites.\n", 403)
+        if scope["path"] == "/healthz":
+            return PlainTextResponse("SERVING\n")
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), None)
         if given is not None and secrets.compare_digest(given.encode(), self._token.encode()):
