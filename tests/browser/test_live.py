@@ -133,7 +133,8 @@ def take_pictures(page: "Page", folder: Path) -> None:
 
 @pytest.mark.parametrize("name", LIVE)
 def test_axe_finds_no_violation_and_no_page_scrolls_sideways(page: "Page", name: str) -> None:
-    page.goto(LIVE[name])
+    answer = page.goto(LIVE[name])
+    assert answer is not None and answer.ok
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         check_axe(page)
