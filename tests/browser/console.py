@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 TOPIC = "rides"
 """A topic with three replicas of the live cluster."""
-LIVE = {"index": "/", "lens": f"/partition/{TOPIC}/0"}
+LIVE = {
+    "index": "/",
+    "lens": f"/partition/{TOPIC}/0",
+    "brokers": "/brokers",
+    "topics": "/topics",
+    "topic": f"/topics/{TOPIC}",
+    "settings": f"/topics/{TOPIC}/settings",
+    "readers": f"/topics/{TOPIC}/groups",
+    "messages": f"/topics/{TOPIC}/messages",
+    "groups": "/groups",
+    "reassignments": "/reassignments",
+    "events": "/events",
+}
 """Screens of a running cluster, by name. A test of each walks this list."""
 RECORDED = {"index": "/", "lens": "/partition/t/0?t=4700", "error": "/no"}
 """Screens of the recording `LESSON`."""
