@@ -1,7 +1,6 @@
 """Measure the processor time of brokers and console without and with an open lens, and with twenty browsers.
 
-A browser is a thread that does what the page does: it holds the event stream, and reads the parts of the lens at each
-event. A console remembers for ten minutes which partition was looked at, so each span has a console of its own.
+A console samples a partition for ten minutes after a page has shown it, so each span has a console of its own.
 """
 
 import argparse
@@ -12,6 +11,7 @@ import time
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/bench/console.json"))
     arguments = parser.parse_args()
     results: list[dict[str, Any]] = []
-    with run_cluster(arguments.output.with_suffix(""), brokers=3, controllers=2) as cluster:
+    with TemporaryDirectory() as folder, run_cluster(Path(folder), brokers=3, controllers=2) as cluster:
         topic = cluster.topic(partitions=3)
         for browsers in [browsers for pair in range(arguments.pairs) for browsers in (pair % 2, 1 - pair % 2)] + [20]:
             results.append({"browsers": browsers, **measure(cluster.local, topic, browsers, arguments.seconds)})
@@ -72,6 +72,7 @@ def main() -> None:
         lens = statistics.median(one - none for one, none in zip(opened, closed, strict=True))
         ratio = twenty[0] / statistics.median(opened)
         print(f"{name}: an open lens costs {lens:.2f} % of a core, twenty browsers {ratio:.2f} times one")
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps({**stamp(), "results": results}, indent=2) + "\n")
 
 
