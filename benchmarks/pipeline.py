@@ -187,7 +187,7 @@ class _Side:
 def _session(
     arguments: argparse.Namespace, side: _Side, rows: list[str], live_topic: str, write: Callable[[str], None]
 ) -> Figures:
-    """Run a Spark session and return its figures; ``write`` writes to ``live_topic`` while the session streams it."""
+    """Run a Spark session and return its figures; ``write`` writes to ``live_topic`` when the session is ready."""
     if not rows:
         return {}
     command = [*side.python, str(SESSION), side.name, side.bootstrap, "perf", str(FOLDER / f"{side.name}-output")]
