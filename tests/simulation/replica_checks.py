@@ -105,6 +105,11 @@ class ReplicaChecks:
         is_member = record.zk is None or life.broker_id in record.zk.isr
         if not is_member and self._compaction.are_superseded(record, log.log_end_offset, end_before):
             return
+        # A follower outside the ISR that has not heard of the present leader may follow an earlier one, without the
+        # records that the present leader has committed since. It fetches them again before it may join the ISR.
+        is_late = record.zk is not None and hosted is not None and hosted.leader_epoch < record.zk.leader_epoch
+        if not is_member and is_late:
+            return
         if end <= record.thw and record.committed.chain_at(end) == removed.chain_at(end):
             verdicts.fail(
                 "R9",

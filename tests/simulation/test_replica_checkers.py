@@ -94,6 +94,22 @@ def test_truncating_uncommitted_records_is_not_reported(cluster: SimulatedCluste
     assert violated(cluster) == ()
 
 
+@pytest.mark.parametrize(("isr", "epoch", "reported"), [((1,), 0, ()), ((1,), 1, ("R9",)), ((1, 2), 0, ("R9",))])
+def test_only_a_follower_outside_the_isr_that_missed_an_election_may_truncate_committed_records(
+    cluster: SimulatedCluster, isr: tuple[int, ...], epoch: int, reported: tuple[str, ...]
+) -> None:
+    record = prepared(cluster)
+    state(cluster, 1, 1, isr, 1)
+    record.committed.add(0, 2, 0, 5)
+    record.thw = 2
+    cut = log((0, 2, 0, 5))
+    removed = cut.mirror.cut(0)
+    cut.log_end_offset = 0  # type: ignore[misc]
+    hosted = SimpleNamespace(log=cut, is_leader=False, leader_epoch=epoch)
+    cluster.checks.replicas.truncated(broker(2, hosted), cut, 2, removed)
+    assert violated(cluster) == reported
+
+
 def leading(one: ObservedLog, isr: tuple[int, ...], ends: dict[int, int | None], epoch: int = 0) -> Any:
     followers = {broker_id: SimpleNamespace(log_end_offset=end) for broker_id, end in ends.items()}
     return SimpleNamespace(log=one, is_leader=True, leader_epoch=epoch, isr=isr, followers=followers)
