@@ -107,6 +107,20 @@ async def test_sender_that_never_finishes_is_ended() -> None:
     assert receive_limiter.under_way == 0
 
 
+async def test_a_call_that_gets_its_slot_just_before_a_check_is_watched() -> None:
+    receive_limiter = limiter(slow_after_s=0.02, receipt_s=0.05)
+    first, second = Call(receive_limiter), Call(receive_limiter)
+    await until(lambda: first.admitted.is_set() and bool(receive_limiter._waiting))
+    timer = receive_limiter._timer
+    assert timer is not None
+    timer.cancel()
+    first.complete.set()
+    # At this check the first call has ended, and the second has not run since it got the slot.
+    asyncio.get_running_loop().call_soon(receive_limiter._check)
+    with pytest.raises(ThrottledError, match="too long to arrive"):
+        await asyncio.wait_for(second.task, LONG_S)
+
+
 async def test_no_slot_is_lost_however_a_call_ends() -> None:
     rng = random.Random(7)
     receive_limiter = limiter(slots=3, slow_after_s=0.005, slow_senders=2, wait_s=0.02, receipt_s=0.03)

@@ -96,12 +96,12 @@ class ReceiveLimiter:
 
     async def _receive(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
         loop = asyncio.get_running_loop()
-        if self._timer is None:
-            self._timer = loop.call_later(self._check_interval_s, self._check)
+        self._watch(loop)
         if self._free:
             self._free -= 1
         else:
             await self._slot(loop, peer)
+            self._watch(loop)  # between the end of another call and this line, a check finds no call
         task = asyncio.current_task()
         assert task is not None
         self._quick[task] = loop.time()
@@ -117,6 +117,10 @@ class ReceiveLimiter:
                 self._free_slot()
             else:
                 self._slow.pop(task, None)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is None:
+            self._timer = loop.call_later(self._check_interval_s, self._check)
 
     async def _slot(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         slot: asyncio.Future[None] = loop.create_future()
