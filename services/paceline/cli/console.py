@@ -11,7 +11,7 @@ import click
 from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import LOCAL_FAILURE
 from paceline.cli.failures import reported
-from paceline.dev.ports import CONSOLE
+from paceline.dev.ports import CONSOLE, choose_port
 
 if TYPE_CHECKING:
     from paceline.console.service.source import LiveSource, ReplaySource
@@ -35,7 +35,11 @@ def require_extra() -> None:
     help="play a recording (.ndjson or .ndjson.gz) instead of showing a cluster",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
-@click.option("--port", type=click.IntRange(0, 65535), default=CONSOLE, show_default=True, help="0 takes a free one")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"0 takes a free one  [default: {CONSOLE}, or a free one]",
+)
 @click.option(
     "--name", "names", multiple=True, metavar="HOST", help="host name in browsers' addresses; may be repeated"
 )
@@ -59,7 +63,7 @@ def require_extra() -> None:
 def console(
     replay: Path | None,
     host: str,
-    port: int,
+    port: int | None,
     names: tuple[str, ...],
     address_file: Path | None,
     show_records: bool,
@@ -92,7 +96,7 @@ def console(
         try:
             if cluster is not None:
                 cluster.start()
-            serve(source, host, port, names, say, cluster)
+            serve(source, host, choose_port(CONSOLE) if port is None else port, names, say, cluster)
         finally:
             source.close()
             if cluster is not None:

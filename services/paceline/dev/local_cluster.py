@@ -302,7 +302,7 @@ class LocalCluster:
     def start_console(self, timeout_s: float = 60.0) -> str:
         """Start `paceline console`, on its documented port if that is free, and return the address to open.
 
-        With TLS it is the client ``console``, without the rights of a super user.
+        It shows what is in records. With TLS it is the client ``console``, without the rights of a super user.
 
         Raises:
             LocalClusterError: it ended, or did not listen in time.
@@ -311,7 +311,7 @@ class LocalCluster:
         address.parent.mkdir(mode=0o700, exist_ok=True)
         address.unlink(missing_ok=True)
         argv = [sys.executable, "-m", "paceline.cli", CONSOLE, f"--port={port}", f"--address-file={address}"]
-        argv.append(f"--bootstrap-servers={self.bootstrap}")
+        argv += ["--show-records", f"--bootstrap-servers={self.bootstrap}"]
         if self.secure:
             files = self.client_files(CONSOLE)
             argv += [f"--tls-ca={files.ca}", f"--tls-cert={files.certificate}", f"--tls-key={files.key}"]

@@ -1,5 +1,6 @@
 """Options of `paceline console` that are refused before anything is served."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_a_descriptor_may_have_a_colon_in_its_path(tmp_path: Path) -> None:
     path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     topic, decoder = _decoder(f"rides={path}:a.B")
     assert (topic, decoder.text(b"")) == ("rides", "{}")
+
+
+def test_a_second_console_takes_a_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    lesson, ports = "docs/lessons/dead-leader.ndjson.gz", []
+    monkeypatch.setattr("paceline.console.service.server.serve", lambda _source, _host, port, *_: ports.append(port))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr("paceline.cli.console.CONSOLE", taken)
+        for options in ([], [f"--port={taken}"]):
+            assert CliRunner().invoke(cli, ["console", "--replay", lesson, *options]).exit_code == 0
+    assert ports[0] not in (0, taken)
+    assert ports[1] == taken
 
 
 def test_a_recording_cannot_be_changed() -> None:
