@@ -62,7 +62,7 @@ def records_of(partition: int) -> list[Expected]:
 
 def fill(client: StubClient, topic: str, replication_factor: int = 3) -> None:
     """Create the topic and write one batch per codec to each partition, with sequence numbers against duplicates."""
-    client.create_topic(topic, PARTITIONS, replication_factor)
+    client.create_topic(topic, PARTITIONS, replication_factor, retention_ms="-1")  # the timestamps are of 2023
     producer_id, epoch = client.init_producer_id()
     for partition in range(PARTITIONS):
         records = records_of(partition)
