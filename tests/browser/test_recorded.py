@@ -126,10 +126,10 @@ def test_keys_move_all_panels(page: "Page") -> None:
 def test_every_control_is_reached_by_tab_in_the_order_of_the_page(page: "Page") -> None:
     page.goto(LENS)
     seen = []
-    for _ in range(14):
+    for _ in range(15):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
-    assert seen[:3] == ["Skip to the content", "Paceline", "t"]
+    assert seen[:4] == ["Skip to the content", "Paceline", "Overview", "t"]
     assert [one for one in seen if one.startswith(("▶", "−", "+", "‹", "change"))] == [
         "‹ change",
         "−½ s",

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -82,7 +82,8 @@ class Processes:
         self.driver_killed = True
         jvms = [pid for pid in _children_of(self.driver.pid) if "SparkSubmit" in _command(pid)]
         for pid in [self.driver.pid, *jvms]:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the JVM ends by itself when Python is gone
+                os.kill(pid, signal.SIGKILL)
         return f"driver {self.driver.pid}"
 
     def _kill_executor(self, asking_pid: int) -> str:
