@@ -57,8 +57,13 @@ class Processes:
     topic: str
     """Topic whose leaders are killed."""
     driver: "subprocess.Popen[bytes] | None" = None
-    driver_killed: bool = False
+    _killed: "subprocess.Popen[bytes] | None" = None
     _down: list[Node] = field(default_factory=list)
+
+    @property
+    def driver_killed(self) -> bool:
+        """Whether the present driver was killed; processes that outlive it still ask."""
+        return self.driver is self._killed
 
     def kill(self, victim: str, asking_pid: int) -> str:
         """Kill a process of this kind with SIGKILL and return its name."""
@@ -79,7 +84,7 @@ class Processes:
 
     def _kill_driver(self) -> str:
         assert self.driver is not None
-        self.driver_killed = True
+        self._killed = self.driver
         jvms = [pid for pid in _children_of(self.driver.pid) if "SparkSubmit" in _command(pid)]
         for pid in [self.driver.pid, *jvms]:
             with suppress(ProcessLookupError):  # the JVM ends by itself when Python is gone
@@ -210,7 +215,6 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int, victims
         deadline = time.monotonic() + RUN_TIMEOUT_S
         code, failures = -1, 0
         while code:
-            processes.driver_killed = False
             with (directory / f"{what}.log").open("ab") as log:
                 processes.driver = subprocess.Popen(
                     [*command, str(records)], stdout=log, stderr=log, env=environment, cwd=ROOT, start_new_session=True
