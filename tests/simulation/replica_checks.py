@@ -186,7 +186,9 @@ class ReplicaChecks:
 
     def _was_asked_for(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
         if record.zk is not None and record.zk.leader in record.lost_segments:
-            return  # The only ISR member leads although it misses its first segment, and the followers adopt its start.
+            # The only ISR member leads although it misses its first segment; the followers adopt and keep its start.
+            record.asked_start = max(record.asked_start, log.log_start_offset)
+            return
         self._verdicts.check(
             "R18",
             log.log_start_offset <= record.asked_start,
