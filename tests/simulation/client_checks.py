@@ -109,15 +109,15 @@ class ClientChecks:
         # A log may start, or a truncation have ended, within a batch; the reader then receives the whole batch.
         record = self._records.get(reading.topic_id, reading.topic_partition)
         across = poll.base < position < poll.end and (record.voided or position <= record.asked_start)
-        # The only ISR member may lead although it misses a segment: then nothing is left to read at these offsets.
-        skips_lost_segment = record.led_damaged and poll.base > position
+        skips_lost_segment = poll.base > position and record.was_led_without(position, poll.base)
         if poll.base != position and not across and not skips_lost_segment:
             self._verdicts.fail("C7", f"{reading.client} {reading.topic_partition}: {poll.base} after {position}")
 
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
         """Check an OFFSET_OUT_OF_RANGE response to a reader."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
-        excused = record.voided or record.deleted or reading.told_by_deposed
+        is_lost = record.was_led_without(position, position + 1)
+        excused = record.voided or record.deleted or reading.told_by_deposed or is_lost
         if not excused and position >= record.asked_start:
             self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
 

@@ -1,5 +1,6 @@
 """Faults of disks, and damaged or lost files."""
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from paceline.log.checkpoint import LOG_START_CHECKPOINT
@@ -90,12 +91,14 @@ class DiskFaults:
         def lose() -> None:
             for record in self._cluster.checks.records.living():
                 found = [] if record.damaged or record.voided else self._expendable_segments(record, machine)
-                with_batches = [path for path in found if machine.disk.size(path)]
+                with_batches = sorted(path for path in found if machine.disk.size(path))
                 if len(with_batches) < 2 or not machine.has_stopped_cleanly:
                     continue
-                path = with_batches[fault.other % (len(with_batches) - 1)]
+                number = fault.other % (len(with_batches) - 1)
+                path = with_batches[number]
                 self._cluster.note(machine.name, f"loses {path}")
-                record.lose_segment(machine.broker_id)
+                first, end = (int(PurePath(one).stem) for one in with_batches[number : number + 2])
+                record.lose_segment(machine.broker_id, first, end)
                 machine.files_damaged()
                 for suffix in (SEGMENT_SUFFIX, *INDEX_SUFFIXES)[: 1 if fault.other % 2 else None]:
                     if machine.disk.exists(path.replace(SEGMENT_SUFFIX, suffix)):

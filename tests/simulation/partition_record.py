@@ -48,8 +48,10 @@ class PartitionRecord:
     """Reason why checks for lost data no longer apply; empty while they apply."""
     flipped: dict[int, None] = field(default_factory=dict)
     """Brokers with a log damaged on the disk that has not been replaced since."""
-    lost_segments: dict[int, None] = field(default_factory=dict)
-    """Brokers with a log that lacks a segment since a clean stop, and has not been replaced since."""
+    lost_segments: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """First offset and end of the segment that a broker's log lacks since a clean stop; until the log is replaced."""
+    led_without: list[tuple[int, int]] = field(default_factory=list)
+    """First offset and end of each segment that was missing in the log of a leader."""
     led_damaged: bool = False
     """Whether a replica with damaged records has led; then two histories may have the same epoch."""
     asked_start: int = 0
@@ -117,10 +119,17 @@ class PartitionRecord:
         self.flipped[broker_id] = None
         self.damage(broker_id)
 
-    def lose_segment(self, broker_id: int) -> None:
+    def lose_segment(self, broker_id: int, first: int, end: int) -> None:
         """Record that a segment of a replica vanished after a clean stop; the replica is intact after a rebuild."""
-        self.lost_segments[broker_id] = None
+        self.lost_segments[broker_id] = (first, end)
         self.flip(broker_id)
+
+    def was_led_without(self, first: int, end: int) -> bool:
+        """Whether each offset of a range was in a segment that a leader has lost: its readers and followers skip it."""
+        for missing_first, missing_end in sorted(self.led_without):
+            if missing_first <= first:
+                first = max(first, missing_end)
+        return first >= end
 
     def is_excused(self, offset: int, leader_epoch: int) -> bool:
         """Whether an unclean election explains that a record at this offset and epoch is missing."""

@@ -185,13 +185,11 @@ class ReplicaChecks:
         return count - len(log.mirror.ends)
 
     def _was_asked_for(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
-        if record.zk is not None and record.zk.leader in record.lost_segments:
-            # The only ISR member leads although it misses its first segment; the followers adopt and keep its start.
-            record.asked_start = max(record.asked_start, log.log_start_offset)
-            return
         self._verdicts.check(
             "R18",
-            log.log_start_offset <= record.asked_start,
+            # Followers adopt and keep the start of the only ISR member, which leads although it lacks first segments.
+            log.log_start_offset <= record.asked_start
+            or record.was_led_without(record.asked_start, log.log_start_offset),
             f"{record}: {life.name} starts at {log.log_start_offset}, requested was {record.asked_start}",
         )
 
@@ -424,6 +422,8 @@ class ReplicaChecks:
             # A damaged length field looks like an interrupted append: later records are lost, and the epoch continues.
             record.voided = record.voided or f"{life.name} leads with damaged records"
             record.led_damaged = True
+        if life.broker_id in record.lost_segments:
+            record.led_without.append(record.lost_segments[life.broker_id])
         if record.voided:
             return
         if not record.is_valid_leader(life.broker_id, leader_epoch):

@@ -100,11 +100,10 @@ def test_reading_uncommitted_records_and_records_that_disappear_is_reported(clus
 def test_polls_with_a_gap_and_end_offsets_that_fall_are_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     reading = Reading("r", TP, TOPIC_ID)
-    record.led_damaged = True  # by the only ISR member, without a segment that it has lost
+    record.led_without = [(2, 4)]  # by the only ISR member, which has lost this segment
     cluster.checks.polled(reading, 3, Poll(0, 4, 5, 1))
     assert violated(cluster) == ()
-    record.led_damaged = False
-    cluster.checks.polled(reading, 3, Poll(0, 4, 5, 1))
+    cluster.checks.polled(reading, 3, Poll(0, 5, 6, 1))
     assert violated(cluster) == ("C7",)
     cluster.checks.end_told(reading, 5, by_deposed=False)
     cluster.checks.end_told(reading, 4, by_deposed=False)

@@ -296,6 +296,20 @@ def test_a_log_start_that_was_not_requested_or_is_not_committed_is_reported(clus
     assert cluster.checks.verdicts.all["R18"].violations == 2
 
 
+def test_a_log_starts_behind_a_segment_that_the_only_isr_member_has_lost(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.lose_segment(1, 0, 2)
+    record.lose_segment(2, 2, 3)
+    record.led_without = list(record.lost_segments.values())
+    one = cast(Any, log((3, 4, 0, 5), high_watermark=4))
+    record.thw, one.log_start_offset = 4, 3
+    cluster.checks.replicas.log_start_moved(broker(3), one, 0, 3)
+    assert violated(cluster) == ()
+    record.led_without = [(0, 2)]
+    cluster.checks.replicas.log_start_moved(broker(3), one, 0, 3)
+    assert violated(cluster) == ("R18",)
+
+
 @pytest.mark.parametrize("leader_start", [2, 0])
 def test_records_of_a_follower_below_its_leaders_log_start_are_not_compared(
     cluster: SimulatedCluster, leader_start: int
