@@ -121,16 +121,18 @@ class Bystander:
                     time.sleep(0.1)
 
 
+ONE_ADDRESS: dict[str, str] = {"max.silent.connections.per.ip": "5000", "max.connections": "10000"}
+"""Settings for thousands of connections of one address; a listener keeps half of its places for those with a call."""
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    # The flood comes from one address, and a listener keeps half of its places for connections with a call.
-    one_address = {"max.silent.connections.per.ip": "5000", "max.connections": "10000"}
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     running = LocalCluster(
         tmp_path,
         CONFIG_FILE,
         brokers=2,
         controllers=1,
-        settings={**PATIENT, **one_address},
+        settings={**PATIENT, **request.param},
         ports=free_plan(1, 2),
         heap_mib=64,
     )
@@ -140,7 +142,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize(
-    ("connections", "max_bytes"), [(200, 500 * MIB), pytest.param(4_000, 750 * MIB, marks=pytest.mark.slow)]
+    ("cluster", "connections", "max_bytes"),
+    [({}, 200, 500 * MIB), pytest.param(ONE_ADDRESS, 4_000, 750 * MIB, marks=pytest.mark.slow)],
+    indirect=["cluster"],
 )
 def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(
     cluster: LocalCluster, connections: int, max_bytes: int
