@@ -228,7 +228,7 @@ def _linked(link: Link | None, t: int, inside: str, label: str) -> str:
 
 
 def strip_svg(frame: Frame, link: Link | None = None) -> str:
-    """Draw who was in the ISR and who led, over time, with the changes and the faults."""
+    """Draw ISR and leader over time, with their changes, the truncations and the faults."""
     brokers = sorted({one.broker_id for one in frame.replicas} | {one for span in frame.spans for one in span.isr})
     height = _STRIP_ROW * (len(brokers) + 2)
     x, axis = _times(frame, height)
@@ -257,6 +257,11 @@ def strip_svg(frame: Frame, link: Link | None = None) -> str:
                 name, labelled = (f"▾e{span.leader_epoch}", left) if left - labelled > 4 else ("▾", labelled)
                 mark = _text(left, 15, name, "strong", about)
                 yield _linked(link, span.begin, mark, about)
+        for t, broker, text in frame.truncations:
+            if begin <= t <= end and broker in brokers:
+                y = _STRIP_ROW * (brokers.index(broker) + 1) + 17
+                mark = _text(x(t), y, "✂", "bad strong mid", f"{clock_text(frame.began_ms, t)} {text}")
+                yield _linked(link, t, mark, text)
         for t, text in frame.faults:
             if begin <= t <= end:
                 mark = _text(x(t), height - 7, "✕", "bad strong mid", f"{clock_text(frame.began_ms, t)} {text}")
@@ -273,7 +278,7 @@ def strip_svg(frame: Frame, link: Link | None = None) -> str:
 
 
 def controllers_svg(frame: Frame) -> str:
-    """Draw which controller took itself for active when, and which controller epoch each broker has applied."""
+    """Draw the times in which controllers took themselves for active, and the controller epochs brokers applied."""
     controllers = sorted({one.controller for one in frame.controllers})
     rows = len(controllers) + len(frame.applied)
     height = _STRIP_ROW * max(rows, 1)

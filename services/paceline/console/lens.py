@@ -1,4 +1,4 @@
-"""One moment of one partition: what the replicas have, who is in the ISR, who controls, and what is wrong.
+"""One moment of one partition: its replicas' logs, the ISR, the controller, and the findings.
 
 `frame_at` is a pure function of a `Timeline` and a time; the pages, their JSON twin and the SVG files draw its result.
 """
@@ -93,6 +93,8 @@ class Frame:
     events: tuple[dict[str, Any], ...]
     """The latest events, oldest first."""
     faults: tuple[tuple[int, str], ...]
+    truncations: tuple[tuple[int, int, str], ...]
+    """Time, broker and description of each truncation that removed records."""
     gaps: tuple[tuple[int, int, str], ...]
     findings: tuple[tuple[str, str, str], ...]
     """Severity, sentence and command of each finding, the worst first."""
@@ -116,9 +118,10 @@ def clock_text(began_ms: int, t: int) -> str:
 
 
 def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Frame:
-    """Return what is known of a partition at time ``t``; nothing of a later time is in it, except in the two strips.
+    """Return the known state of a partition at time ``t``; only the two strips show later times, too.
 
-    The ISR strip, the controller track and the faults cover the whole recording, so that a reader sees where to go.
+    The ISR strip with truncations and faults, and the controller track, cover the whole recording: a reader sees where
+    to go.
     """
     track = timeline.track(topic_partition)
     sample = track.samples.last(t)
@@ -160,6 +163,7 @@ def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Fra
         "requests": tuple(_requests(timeline, track, t)),
         "events": tuple(_events(timeline, track, t)),
         "faults": tuple((one.t, f"{one.value.get('who')} {one.value.get('what')}") for one in timeline.faults.entries),
+        "truncations": tuple(_truncations(track)),
         "gaps": tuple(
             (int(one.value.get("from", one.t)), one.t, str(one.value.get("why"))) for one in timeline.gaps.entries
         ),
@@ -230,6 +234,15 @@ def _epochs(value: dict[str, Any]) -> Iterator[tuple[int, int, int]]:
         first = max(start, value.get("log_start_offset") or 0)
         if following is not None and following >= first:
             yield epoch, first, following
+
+
+def _truncations(track: Track) -> Iterator[tuple[int, int, str]]:
+    for one in track.events.entries:
+        broker = next((replica["broker_id"] for replica in one.value.get("replicas", ())), None)
+        if one.value.get("kind") == "truncated" and broker is not None:
+            before, after = _end_before(one.value, broker), one.value.get("end_offset")
+            if before is not None and after is not None:
+                yield one.t, broker, f"broker {broker} truncates its log from {before:,} to {after:,}"
 
 
 def _end_before(event: dict[str, Any], broker: int) -> int | None:

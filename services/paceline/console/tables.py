@@ -68,8 +68,10 @@ def strip_table(frame: Frame) -> Table:
 
 
 def faults_table(frame: Frame) -> Table:
-    """Return the faults of the recording."""
-    return Table("Faults", ("time", "fault"), tuple((clock_text(frame.began_ms, t), text) for t, text in frame.faults))
+    """Return the faults of the recording, and the truncations that removed records."""
+    both = sorted([*frame.faults, *((t, text) for t, _, text in frame.truncations)])
+    rows = tuple((clock_text(frame.began_ms, t), text) for t, text in both)
+    return Table("Faults and truncations", ("time", "fault or truncation"), rows)
 
 
 def controllers_table(frame: Frame) -> Table:
@@ -117,7 +119,7 @@ def events_table(frame: Frame) -> Table:
 
 
 def details(event: dict[str, Any]) -> str:
-    """Return what an event says besides its time, its reporter and its kind."""
+    """Return the details of an event: all but its time, its reporter and its kind."""
     parts = []
     if event.get("to_state"):
         before = f"{event['from_state']} to " if event.get("from_state") else ""

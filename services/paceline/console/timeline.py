@@ -48,7 +48,7 @@ class Series:
         return self.entries[bisect_left(self.entries, begin, key=_t) : bisect_right(self.entries, end, key=_t)]
 
     def forget(self, before: int, keep_last: bool = True) -> None:
-        """Forget the entries before a time, but not the last of them, which says what was so at that time."""
+        """Forget the entries before a time, but not the last of them: it tells the state at that time."""
         first = bisect_left(self.entries, before, key=_t)
         del self.entries[: max(first - keep_last, 0)]
 
@@ -168,7 +168,7 @@ class Timeline:
         return self.tracks[topic_partition]
 
     def forget(self, events_before: int, samples_before: int) -> None:
-        """Forget what is older than these times, to bound the memory of a live console."""
+        """Forget entries older than these times, to bound the memory of a live console."""
         self.begin = max(self.begin or 0, events_before)
         for series in (self.cluster, self.terms, self.faults, self.gaps):
             series.forget(events_before, keep_last=False)

@@ -41,9 +41,15 @@ def test_a_truncation_and_a_dead_replica_are_marked(timeline: Timeline) -> None:
     assert {"dead", "○ broker 1"} <= set(texts(drawing.offsets_svg(frame_at(timeline, TP, 2_000))))
 
 
-def test_changes_and_faults_link_to_their_time(timeline: Timeline) -> None:
+def test_changes_truncations_and_faults_link_to_their_time(timeline: Timeline) -> None:
     svg = drawing.strip_svg(frame_at(timeline, TP, 0), lambda t: f"?t={t}")
-    assert [one.get("href") for one in ET.fromstring(svg).iter("a")] == ["?t=500", "?t=1600", "?t=3000", "?t=1200"]
+    assert [one.get("href") for one in ET.fromstring(svg).iter("a")] == [
+        "?t=500",
+        "?t=1600",
+        "?t=3000",
+        "?t=2800",
+        "?t=1200",
+    ]
 
 
 def test_a_gap_is_drawn_as_a_gap(timeline: Timeline) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.console.drawing import strip_svg
 from paceline.console.lens import frame_at
 from paceline.console.recording import EVENT, SAMPLE, Entry, Header
 from paceline.console.timeline import Timeline
@@ -56,6 +57,12 @@ def test_a_truncation_is_shown_for_five_seconds(timeline: Timeline) -> None:
     assert frame_at(timeline, TP, 3_000).replicas[0].truncated_from == 13
     timeline.add(sample(9_000, 2, 1, [1, 2], [replica(1, 10, 10), replica(2, 10, 10)], zk_version=4))
     assert frame_at(timeline, TP, 9_000).replicas[0].truncated_from is None
+
+
+def test_the_strip_shows_each_truncation_of_the_recording(timeline: Timeline) -> None:
+    (cut,) = frame_at(timeline, TP, 0).truncations
+    assert cut[1:] == (1, "broker 1 truncates its log from 13 to 10")
+    assert cut[2] in strip_svg(frame_at(timeline, TP, 0))
 
 
 def test_leader_epochs_end_where_the_next_begins(timeline: Timeline) -> None:

@@ -1,4 +1,4 @@
-"""Reassignments and events: what happens in the cluster, and why something does not."""
+"""Reassignments with the reason why one waits, and events of the cluster."""
 
 from collections.abc import Iterator, Sequence
 from heapq import nlargest

@@ -1,4 +1,4 @@
-"""Overview and brokers: how the cluster is, and what is wrong with it."""
+"""Overview and brokers: the state of the cluster and its findings."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

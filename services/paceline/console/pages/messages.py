@@ -1,4 +1,4 @@
-"""Records of a topic: what a request wants to read, and the screen of what was read."""
+"""Records of a topic: the request for a read, and the screen of its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ MOST_PARTITIONS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to read, and when to stop."""
+    """A read: its place, its filter and its end."""
 
     partition: int | None = None
     """None for all."""
@@ -42,7 +42,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was read."""
+    """The result of a read."""
 
     records: Sequence[Any]
     """`ConsumerRecord`s, in the order in which they are shown."""
@@ -57,7 +57,7 @@ class Found:
 
 
 def wish_of(query: Query) -> Wish:
-    """Return what a request wants to read.
+    """Return the read that a request asks for.
 
     Raises:
         ValueError: a parameter is not valid; the message names it.
@@ -130,7 +130,7 @@ def bytes_of(record: Any) -> int:
 
 
 def row_of(wish: Wish, record: Any, decoder: Decoder | None, show_records: bool) -> Row:
-    """Return a record as it is shown; without ``show_records`` without what is in it."""
+    """Return a record as it is shown; without ``show_records`` without its contents."""
     row = {name: getattr(record, name) for name in ("topic", "partition", "offset", "timestamp_ms")}
     row["time"] = None if record.timestamp_ms is None else moment_text(record.timestamp_ms)
     row |= {"key_bytes": _length(record.key), "value_bytes": _length(record.value)}

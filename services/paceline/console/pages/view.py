@@ -1,4 +1,4 @@
-"""What the screens share: rows, paging, and values as text for people."""
+"""Shared by the screens: rows, paging, and values as text for people."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Who may use the console: a token for the first visit, then a cookie; no foreign host names, no cross-site requests.
+"""Access to the console: a token for the first visit, then a cookie; no foreign host names, no cross-site requests.
 
 All viewers act with the console's certificate, so an open port must not be enough (docs/console.md#access).
 """

@@ -1,6 +1,6 @@
 """Changes that viewers may make: each is prepared, shown, and carried out once when the viewer confirms it.
 
-The confirmation names what was prepared by a random token, so that what happens is what was shown, and happens once.
+The confirmation names the prepared change by a random token, so that exactly the shown change happens, and once.
 """
 
 import secrets
@@ -39,7 +39,7 @@ class Plan:
     """A prepared change."""
 
     sentence: str
-    """What it will do."""
+    """The effects that the page shows before it asks."""
     rows: list[dict[str, Any]]
     carry_out: Callable[[], str]
     """Makes the change and returns a sentence about it."""

@@ -112,7 +112,7 @@ class Cluster:
 
         Args:
             bootstrap: addresses of brokers.
-            show_records: whether pages show what is in records.
+            show_records: whether pages show the contents of records.
             allow_changes: whether viewers may change the cluster.
             decoders: Protobuf messages of the values of topics, by topic.
         """

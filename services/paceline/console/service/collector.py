@@ -35,7 +35,7 @@ _BROKEN: Final = (PacelineError, grpc.RpcError, ValueError)
 
 
 class Collector:
-    """Passes on what it sees of a cluster, until closed."""
+    """Passes on events and samples of a cluster, until closed."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ def chosen_partitions(topic: str, known: Sequence[int], wish: Wish) -> list[Topi
 
 
 def read(consumer: Consumer, topic: str, known: Sequence[int], wish: Wish) -> Found:
-    """Read what is wanted up to the present end of the log.
+    """Read the wanted records up to the present end of the log.
 
     Raises:
         UnknownTopicOrPartitionError: the wanted partition does not exist.

@@ -113,7 +113,7 @@ class Screens:
     # Overview and brokers
 
     def _metadata(self) -> tuple[Any, list[Any], int]:
-        """Return what the collector has read last; waits for its first answer."""
+        """Return the last reading of the collector; waits for its first answer."""
         deadline = time.monotonic() + _FIRST_S
         while (found := self._source.metadata()) is None:
             if time.monotonic() > deadline:
@@ -216,7 +216,7 @@ class Screens:
     def _messages(self, request: Request) -> Shown:
         wish = message_pages.wish_of(request.query_params)
         if wish.text and not self._cluster.show_records:
-            raise ValueError("a search shows what is in records: start the console with --show-records")
+            raise ValueError("a search shows the contents of records: start the console with --show-records")
         topic = self._described(request)
         known = [one.partition for one in topic.value.partitions]
         with self._cluster.reader() as consumer:

@@ -26,7 +26,7 @@ def serve(
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        source: what to show.
+        source: the timeline to show.
         host: address to bind; 0.0.0.0 or :: for all.
         port: port to bind, 0 for any free port.
         names: host names by which browsers may call the console, besides ``host`` and those of this machine.

@@ -15,7 +15,7 @@ from paceline_client import Admin
 _LOOKED_AT_MS: Final = 600_000
 """Time for which a partition is sampled after a page has shown it."""
 _EVENTS_MS, _SAMPLES_MS = 3_600_000, 900_000
-"""What a live console remembers."""
+"""Ages of the oldest events and samples that a live console keeps."""
 _FORGET_EVERY: Final = 1_000
 _FOLLOWED_S: Final = 5.0
 
@@ -116,4 +116,4 @@ class LiveSource:
 
 
 Source: TypeAlias = ReplaySource | LiveSource
-"""A timeline with what the pages need to know of its origin."""
+"""A timeline and the facts about its origin that the pages need."""
