@@ -1,8 +1,9 @@
 """Track up to which offset one log is durable, and flush the rest.
 
-Epochs and index entries are durable before the recovery point passes the offsets that they describe. The log's owner
-begins and finishes a flush; the fsyncs in between may run on another thread. Truncating the log or removing segments
-increments the generation, and a flush that began in an earlier generation does not advance the recovery point.
+Epochs, index entries and the producer snapshots of rolled segments are durable before the recovery point passes the
+offsets that they describe. The log's owner begins and finishes a flush; the fsyncs in between may run on another
+thread. Truncating the log or removing segments increments the generation, and a flush that began in an earlier
+generation does not advance the recovery point.
 
 Source: docs/protocol/log-format.md#durability.
 """
@@ -16,6 +17,7 @@ from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.record_batch import MAX_INT64
 from paceline.log.segment_list import SegmentList
+from paceline.log.snapshots import SnapshotFiles
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Durability:
         "_flushing",
         "_last_flush_ms",
         "_path",
+        "_snapshots",
         "generation",
         "is_over",
         "names_dirty",
@@ -59,11 +62,14 @@ class Durability:
         "topic_id_unsynced",
     )
 
-    def __init__(self, files: Files, directory: LogDirectory, path: str, epochs: LeaderEpochCache) -> None:
+    def __init__(
+        self, files: Files, directory: LogDirectory, path: str, epochs: LeaderEpochCache, snapshots: SnapshotFiles
+    ) -> None:
         self._files = files
         self._directory = directory
         self._path = path
         self._epochs = epochs
+        self._snapshots = snapshots
         self._flushing = False
         self._last_flush_ms: int | None = None
         self.recovery_point = 0
@@ -102,7 +108,7 @@ class Durability:
         """
         if self._flushing or (self.recovery_point >= end_offset and not self._epochs.dirty):
             return None
-        paths: list[str] = []
+        paths = self._snapshots.unsynced()
         self._files.make_directory(self._path)
         for segment in segments.since(self.recovery_point):
             if segment.size:
@@ -178,6 +184,7 @@ class Durability:
             self._epochs.flushed(task.epochs_version)
         if task.generation == self.generation:
             self.recovery_point = max(self.recovery_point, task.end_offset)
+            self._snapshots.synced(task.paths)
             if task.directories:
                 self.removals_unsynced = False
             return

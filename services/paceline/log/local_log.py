@@ -55,9 +55,9 @@ class LocalLog:
         self.topic_partition = topic_partition
         self.config = config
         self.epochs = LeaderEpochCache(files, join(path, LEADER_EPOCH_CHECKPOINT))
-        self.durability = Durability(files, directory, path, self.epochs)
         self.producers = ProducerStateManager()
         self.snapshots = SnapshotFiles(files, path)
+        self.durability = Durability(files, directory, path, self.epochs, self.snapshots)
         self.segments = SegmentList(files, path)
         self.start_offset = 0
         """First offset that may be read."""
@@ -199,12 +199,13 @@ class LocalLog:
         return segment
 
     def roll_durably(self, base_offset: int) -> None:
-        """Roll to a new segment and make its file name durable.
+        """Roll to a new segment and make its file name and the producer snapshot durable.
 
-        After the removal of all earlier segments only this name says at which offset the log continues.
+        After the removal of all earlier segments only this name says at which offset the log continues, and only the
+        snapshot has the sequences of the producers.
         """
         self.files.create(self._roll(base_offset).log_path)
-        self.files.sync_directory(self.path)
+        self.snapshots.sync()
 
     def adopt(self, segment: Segment, end_offset: int) -> None:
         """Put a segment in ``.cleaned`` files in the place of the active segment, which is empty, and begin another.

@@ -440,7 +440,9 @@ class _Loader:
 
     def _load_producers(self) -> None:
         log = self._log
-        trusted = log.log_end_offset if self._clean else min(self._recovery_point, log.log_end_offset)
+        # A snapshot above the recovery point may be of batches that are lost, but deleted records were committed.
+        proved = max(self._recovery_point, log.log_start_offset)
+        trusted = log.log_end_offset if self._clean else min(proved, log.log_end_offset)
         found = sorted(int(name[:20]) for name in self._names if name.endswith(SNAPSHOT_SUFFIX))
         offsets = log.snapshots.remove_above(trusted, found)
         try:

@@ -556,6 +556,7 @@ class PartitionLog:
         self.snapshots.is_paused = False
         with self._storage:
             self.snapshots.write(self.log_end_offset, self.producers)
+            self.snapshots.sync()
         self.compaction.first_dirty_offset = current.compaction.first_dirty_offset
         self.update_high_watermark(current.high_watermark)
 

@@ -25,6 +25,7 @@ class SnapshotFiles:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
+        self._unsynced: dict[str, None] = {}
         self.is_paused = False
         """Whether `write` does nothing, because the producers of a future log are those of the log that it copies."""
 
@@ -40,7 +41,9 @@ class SnapshotFiles:
         return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
 
     def write(self, offset: int, producers: ProducerStateManager) -> None:
-        """Write a snapshot unless ``offset`` is 0. It is not fsynced: the checksum reveals an incomplete write.
+        """Write a snapshot unless ``offset`` is 0; the next flush makes it durable.
+
+        The checksum reveals an incomplete write.
 
         Raises:
             OSError: storage failed.
@@ -53,6 +56,26 @@ class SnapshotFiles:
             self._write(self._path(offset), snapshot)
             if earlier is None:
                 self._remove(self._path(offset, EARLIER_SUFFIX))
+
+    def unsynced(self) -> list[str]:
+        """Return the files that no flush has made durable."""
+        return list(self._unsynced)
+
+    def synced(self, paths: Collection[str]) -> None:
+        """Remember that files are durable."""
+        for path in paths:
+            self._unsynced.pop(path, None)
+
+    def sync(self) -> None:
+        """Make all snapshots durable, with the names of all files in the log's directory.
+
+        Raises:
+            OSError: storage failed.
+        """
+        for path in self._unsynced:
+            self._files.sync(path)
+        self._files.sync_directory(self._directory)
+        self._unsynced.clear()
 
     def load_newest(
         self, producers: ProducerStateManager, lowest: int, limit: int, offsets: list[int] | None = None
@@ -103,6 +126,7 @@ class SnapshotFiles:
         for path in (self._path(offset, EARLIER_SUFFIX), self._path(offset)):
             if self._files.exists(path + CLEANED_SUFFIX):
                 self._files.rename(path + CLEANED_SUFFIX, path)
+                self._unsynced[path] = None
 
     def remove(self, offset: int) -> None:
         """Remove the snapshot at ``offset`` if it exists.
@@ -125,13 +149,19 @@ class SnapshotFiles:
 
     def moved_to(self, directory: str) -> None:
         """Use the files in their renamed directory."""
+        self._unsynced = {join(directory, path.removeprefix(self._directory + "/")): None for path in self._unsynced}
         self._directory = directory
 
     def _write(self, path: str, data: bytes) -> None:
+        # A file that is written again is not durable for a time, and the batches of its producers may be deleted.
+        if self._files.exists(path) and read_all(self._files, path) == data:
+            return
         self._files.create(path)
         self._files.append(path, data)
+        self._unsynced[path] = None
 
     def _remove(self, path: str) -> None:
+        self._unsynced.pop(path, None)
         if self._files.exists(path):
             self._files.remove(path)
 
