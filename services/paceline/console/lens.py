@@ -388,6 +388,12 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         min_insync_replicas=parts["min_insync_replicas"],
         acknowledged_offset=parts["acknowledged"],
         acknowledged_by_leader_offset=parts["acknowledged_by_leader"],
+        controller_epoch_falls=tuple(
+            (broker, before, epoch)
+            for broker, steps in parts["applied"]
+            for (before, _), (epoch, when) in pairwise(steps)
+            if epoch < before and when <= t
+        ),
         isr_since_ms=None if isr_since is None else began_ms + isr_since,
         under_min_isr_since_ms=None if under_min_since is None else began_ms + under_min_since,
         leader_since_ms=None if leader_since is None else began_ms + leader_since,

@@ -33,10 +33,13 @@ class Severity(IntEnum):
 class FindingKind(StrEnum):
     """The rule that a finding comes from."""
 
+    LOST = "lost"
+    DEPOSED_CONTROLLER = "deposed-controller"
     NO_LEADER = "no-leader"
     LEADER_SILENT = "leader-silent"
     LEADER_WITHOUT_LEASE = "leader-without-lease"
     UNDER_MIN_ISR = "under-min-isr"
+    NOT_COMMITTED = "not-committed"
     HIGH_WATERMARK_HELD = "high-watermark-held"
     UNDER_REPLICATED = "under-replicated"
     REASSIGNMENT_STUCK = "reassignment-stuck"
@@ -86,6 +89,41 @@ def explain(facts: PartitionFacts, now_ms: int) -> list[Finding]:
 
 
 # Rules ------------------------------------------------------------------------------------------------------------
+
+
+def _acknowledged(facts: PartitionFacts, now_ms: int) -> _Found:
+    """Every ISR member has each record that was acknowledged to acks=all, and the high watermark is above it."""
+    leader, end = _replica(facts, facts.leader), facts.acknowledged_offset
+    if leader is None or leader.log_end_offset is None or end is None:
+        return
+    told = f"acknowledged to acks=all up to offset {end:,}"
+    if end > leader.log_end_offset:
+        symptom = f"has lost {_count(end - leader.log_end_offset, 'record')} {told}"
+        cause = f"the log of its leader, broker {leader.broker_id}, ends at {leader.log_end_offset:,}"
+        yield Severity.CRITICAL, FindingKind.LOST, symptom, cause, None
+        return
+    without = [
+        one.broker_id
+        for one in facts.replicas
+        if one.broker_id in facts.isr and one.log_end_offset is not None and one.log_end_offset < end
+        if _offline(facts, one) is None
+    ]
+    if without:
+        symptom = f"has records {told} that ISR members lack: {_and(without)}"
+        yield Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+    elif leader.high_watermark is not None and leader.high_watermark < end:
+        # A new leader learns the high watermark from the next fetch of each follower.
+        is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
+        symptom = f"has records {told} above the high watermark {leader.high_watermark:,} of its leader"
+        yield Severity.NOTE if is_new else Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+
+
+def _deposed_controller(facts: PartitionFacts, _now_ms: int) -> _Found:
+    for broker, before, epoch in facts.controller_epoch_falls:
+        symptom = (
+            f"was changed by a deposed controller: broker {broker} applied controller epoch {epoch} after {before}"
+        )
+        yield Severity.CRITICAL, FindingKind.DEPOSED_CONTROLLER, symptom, None, None
 
 
 def _no_leader(facts: PartitionFacts, now_ms: int) -> _Found:
@@ -256,6 +294,8 @@ def _tail(facts: PartitionFacts, _now_ms: int) -> _Found:
 
 
 _RULES: Final = (
+    _acknowledged,
+    _deposed_controller,
     _no_leader,
     _leader_troubles,
     _missing_replicas,

@@ -118,6 +118,8 @@ class PartitionFacts:
     """Exclusive end of the records that a producer knows to be acknowledged with acks=all."""
     acknowledged_by_leader_offset: int | None = None
     """The same for any acks: to acks=1 a leader answers before its followers have the records."""
+    controller_epoch_falls: tuple[tuple[int, int, int], ...] = ()
+    """Each request that a broker applied of an earlier controller than before: broker, epoch before, its epoch."""
     isr_since_ms: int | None = None
     """Time of the latest change of the ISR."""
     under_min_isr_since_ms: int | None = None

@@ -391,3 +391,42 @@ def test_a_follower_that_waits_for_the_next_record_does_not_hold_the_high_waterm
 )
 def test_the_next_command(facts: PartitionFacts, command: str) -> None:
     assert command in [found.next_command for found in explain(facts, NOW_MS)]
+
+
+# Broken promises
+
+
+def test_a_record_that_was_acknowledged_and_is_missing_is_lost() -> None:
+    found = first(partition(replica(1, 90, high_watermark=90), replica(2, 90), replica(3, 90), acknowledged_offset=100))
+    assert (found.severity, found.kind) == (Severity.CRITICAL, FindingKind.LOST)
+    assert found.sentence == (
+        "orders/3 has lost 10 records acknowledged to acks=all up to offset 100, because the log of its leader, "
+        "broker 1, ends at 90"
+    )
+
+
+def test_an_isr_member_without_an_acknowledged_record_is_named() -> None:
+    found = first(partition(replica(2, 95), acknowledged_offset=100))
+    assert found.sentence == "orders/3 has records acknowledged to acks=all up to offset 100 that ISR members lack: 2"
+    assert first(partition(replica(2, 95), acknowledged_offset=95)).kind is FindingKind.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("ago_ms", "severity"), [(None, Severity.WARNING), (5_000, Severity.WARNING), (200, Severity.NOTE)]
+)
+def test_an_acknowledged_record_above_the_high_watermark_is_told(ago_ms: int | None, severity: Severity) -> None:
+    since = None if ago_ms is None else NOW_MS - ago_ms
+    facts = partition(replica(1, high_watermark=90), acknowledged_offset=95, leader_since_ms=since)
+    (found,) = [one for one in explain(facts, NOW_MS) if one.kind is FindingKind.NOT_COMMITTED]
+    assert found.severity is severity
+    assert (
+        found.symptom
+        == "has records acknowledged to acks=all up to offset 95 above the high watermark 90 of its leader"
+    )
+
+
+def test_a_request_of_a_deposed_controller_is_named() -> None:
+    found = first(partition(controller_epoch_falls=((2, 4, 3),)))
+    assert found.sentence == (
+        "orders/3 was changed by a deposed controller: broker 2 applied controller epoch 3 after 4"
+    )
