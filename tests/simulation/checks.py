@@ -240,6 +240,8 @@ class Checks:
         self, life: "BrokerLife", send: Send, result: ProduceResult, asked: Asked | None = None
     ) -> None:
         self.clients.produce_answered(life, send, result)
+        if self._cluster.recorder is not None:
+            self._cluster.recorder.produced(send, result)
         # An acknowledgement with acks=all needs no proof of leadership; most errors are not answers of a leader.
         is_terminal = result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if is_terminal or (result.failure is None and send.acks is not RequiredAcks.ALL):
@@ -299,6 +301,8 @@ class Checks:
 
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
         self.clients.polled(reading, position, poll)
+        if self._cluster.recorder is not None:
+            self._cluster.recorder.polled(reading, poll)
 
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
         self.clients.out_of_range(reading, position, message)

@@ -461,7 +461,7 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
 
     def add(self: ReplicaFetcher, partition: Partition) -> None:
         if partition.log is not None and partition.topic_partition not in self.states:
-            FollowerLog(partition, self._hosted).truncate_to(partition.log.high_watermark, "as before KIP-101")
+            FollowerLog(partition, self._hosted).truncate_to(partition.log.high_watermark, "its high watermark")
         real(self, partition)
 
     patches.set(ReplicaFetcher, "add", add)

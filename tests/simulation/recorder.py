@@ -7,12 +7,22 @@ same run without a recorder. It samples after the first callback that is due; a 
 from typing import TYPE_CHECKING, Any
 
 from paceline.broker.control.request_reports import request_reports
-from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, SAMPLE, SAMPLE_MS, VERDICT, Entry, RecordingWriter
-from paceline.model.client_io import RequiredAcks
+from paceline.console.recording import (
+    ACKNOWLEDGED,
+    EVENT,
+    FAULT,
+    READ,
+    SAMPLE,
+    SAMPLE_MS,
+    VERDICT,
+    Entry,
+    RecordingWriter,
+)
+from paceline.model.client_io import ProduceResult, RequiredAcks
 from paceline.model.control import ControlRequest, ControlResponse
-from paceline.model.identifiers import INTERNAL_TOPICS
+from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
-from tests.simulation.history import Outcome, Send
+from tests.simulation.history import Outcome, Poll, Reading, Send
 from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.verdicts import INVARIANTS
 from tests.simulation.world import MILLISECOND
@@ -45,6 +55,7 @@ class Recorder:
         self._next_sample_us = 0
         self._seen = 0
         self._open: list[Send] = []
+        self._read: dict[tuple[str, int], int] = {}
 
     # What the cluster reports
 
@@ -69,6 +80,31 @@ class Recorder:
     def fault(self, who: str, what: str) -> None:
         """Record a fault."""
         self._add(FAULT, {"who": who, "what": what})
+
+    def produced(self, send: Send, result: ProduceResult) -> None:
+        """Sample the moment in which a broker acknowledges a record above its high watermark."""
+        hosted = self._leader_of(send.topic_id, send.topic_partition)
+        if send.acks is RequiredAcks.ALL and result.failure is None and hosted is not None:
+            self._show(result.base_offset + send.count > hosted.log.high_watermark)
+
+    def polled(self, reading: Reading, poll: Poll) -> None:
+        """Record that a reader has received a batch, and sample the moment if the batch is not committed."""
+        topic, partition = reading.topic_partition
+        if poll.end > self._read.get((reading.topic_id, partition), 0):
+            self._read[reading.topic_id, partition] = poll.end
+            value = {"topic": topic, "partition": partition, "end": poll.end, "topic_id": reading.topic_id}
+            self._add(READ, value)
+            hosted = self._leader_of(reading.topic_id, reading.topic_partition)
+            self._show(hosted is not None and poll.end > hosted.log.high_watermark)
+
+    def _leader_of(self, topic_id: str, topic_partition: TopicPartition) -> Any:
+        record = self._cluster.checks.records.get(topic_id, topic_partition)
+        hosted = None if record.zk is None else self._hosted(record.zk.leader, record)
+        return hosted if hosted is not None and hosted.is_leader and hosted.log is not None else None
+
+    def _show(self, is_remarkable: bool) -> None:
+        if is_remarkable:
+            self._next_sample_us = 0
 
     # Samples
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, SAMPLE, VERDICT, Recording, read_recording
+from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, READ, SAMPLE, VERDICT, Recording, read_recording
 from tests.simulation.__main__ import main
 from tests.simulation.run import run_seed
 
@@ -32,7 +32,7 @@ def test_a_recorded_run_is_the_same_run(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_recording_has_every_kind_and_ends_with_the_verdict(recording: Recording) -> None:
     assert recording.cut is None
-    assert {entry.kind for entry in recording.entries} == {EVENT, SAMPLE, ACKNOWLEDGED, FAULT, VERDICT}
+    assert {entry.kind for entry in recording.entries} == {EVENT, SAMPLE, ACKNOWLEDGED, READ, FAULT, VERDICT}
     assert recording.entries[-1].kind == VERDICT
     assert recording.header.made_by == f"make simulate SEED={SEED} RECORD=seed.ndjson"
 

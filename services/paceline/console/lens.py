@@ -79,6 +79,8 @@ class Frame:
     """Exclusive end of the records that a producer knows to be acknowledged with acks=all."""
     acknowledged_by_leader: int | None
     """The same for any acks."""
+    read: int | None
+    """Exclusive end of the records that a consumer has received."""
     controller: int | None
     controller_epoch: int
     sample_age_ms: int | None
@@ -132,11 +134,14 @@ def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Fra
     active = max((one for one in controllers if one.begin <= t), key=lambda one: one.controller_epoch, default=None)
     leading = next((one for one in replicas if span and one.broker_id == span.leader), None)
     # As of the sample: a later acknowledgement would show as a record that the older sample lacks.
-    acknowledged = [
-        one
-        for one in track.acknowledged.until(sample.t if sample else t)
-        if one.value.get("topic_id") in (None, value.get("topic_id"))
-    ]
+    acknowledged, read = (
+        [
+            one
+            for one in series.until(sample.t if sample else t)
+            if one.value.get("topic_id") in (None, value.get("topic_id"))
+        ]
+        for series in (track.acknowledged, track.read)
+    )
     begin = timeline.begin or 0
     parts: dict[str, Any] = {
         "topic": topic_partition.topic,
@@ -153,6 +158,7 @@ def frame_at(timeline: Timeline, topic_partition: TopicPartition, t: int) -> Fra
         "high_watermark": leading.high_watermark if leading else None,
         "acknowledged": max((one.value["end"] for one in acknowledged if one.value.get("acks") == "all"), default=None),
         "acknowledged_by_leader": max((one.value["end"] for one in acknowledged), default=None),
+        "read": max((one.value["end"] for one in read), default=None),
         "controller": active and _number(active.controller) if active else value.get("controller"),
         "controller_epoch": max(active.controller_epoch if active else -1, value.get("controller_epoch", -1)),
         "sample_age_ms": t - sample.t if sample else None,
@@ -311,7 +317,8 @@ def _applied(track: Track) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
         for replica in entry.value.get("replicas", ()) if entry.kind == "sample" else ():
             step(replica["broker_id"], replica.get("controller_epoch"), entry.t)
         who = str(entry.value.get("who", ""))
-        if entry.kind != "sample" and who.startswith("broker-"):
+        if entry.value.get("kind") == _REQUEST and who.startswith("broker-"):
+            # Other events have the controller epoch of the partition's state, which may be older.
             # A refused request has the epoch of its sender, and apart from it the newer one that the broker knows.
             known = "known_controller_epoch" if entry.value.get("error") else "controller_epoch"
             step(_number(who), entry.value.get(known), entry.t)
@@ -345,12 +352,14 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         return None
     spans = [one for one in track.spans() if one.begin <= t]
     isr_since = leader_since = under_min_since = None
+    before_election: tuple[int, ...] = ()
     least = parts["min_insync_replicas"] or 0
     for before, after in pairwise(spans):
         if len(after.isr) < least <= len(before.isr):
             under_min_since = after.begin
         isr_since = after.begin if after.isr != before.isr else isr_since
         leader_since = after.begin if after.leader != before.leader else leader_since
+        before_election = before.isr if after.leader_epoch > before.leader_epoch else before_election
     raw = {one["broker_id"]: one for one in sample.get("replicas", ())}
     replicas = [
         ReplicaFacts(
@@ -388,6 +397,9 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         min_insync_replicas=parts["min_insync_replicas"],
         acknowledged_offset=parts["acknowledged"],
         acknowledged_by_leader_offset=parts["acknowledged_by_leader"],
+        read_offset=parts["read"],
+        isr_before_election=before_election,
+        committed_under_min_isr=_committed_under_min_isr(parts, track, t, under_min_since),
         controller_epoch_falls=tuple(
             (broker, before, epoch)
             for broker, steps in parts["applied"]
@@ -399,6 +411,21 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         leader_since_ms=None if leader_since is None else began_ms + leader_since,
         high_watermark_since_ms=_high_watermark_since(parts, track, t, began_ms),
     )
+
+
+def _committed_under_min_isr(
+    parts: dict[str, Any], track: Track, t: int, under_min_since: int | None
+) -> tuple[int, int] | None:
+    """Return the high watermark before and after it last moved, if the leader led with too small an ISR by then."""
+    if len(parts["isr"]) >= (parts["min_insync_replicas"] or 0) or under_min_since is None:
+        return None
+    own = [
+        one["high_watermark"]
+        for entry in track.samples.between(under_min_since, t)
+        for one in entry.value.get("replicas", ())
+        if one["broker_id"] == parts["leader"] and one.get("role") == "leader" and one.get("high_watermark") is not None
+    ]
+    return (own[0], own[-1]) if own and own[-1] > own[0] else None
 
 
 def _high_watermark_since(parts: dict[str, Any], track: Track, t: int, began_ms: int) -> int | None:

@@ -20,17 +20,18 @@ MAX_LINE: Final = 4 << 20
 """Longest line, in characters; pass it to ``readline``, so that a file of another kind does not fill the memory."""
 _SIGN: Final = "paceline_recording"
 
-EVENT, SAMPLE, ACKNOWLEDGED, FAULT, GAP, VERDICT, END = (
+EVENT, SAMPLE, ACKNOWLEDGED, READ, FAULT, GAP, VERDICT, END = (
     "event",
     "sample",
     "acknowledged",
+    "read",
     "fault",
     "gap",
     "verdict",
     "end",
 )
 """Kinds of entries (docs/console.md#recordings lists their members)."""
-_KINDS: Final = frozenset({EVENT, SAMPLE, ACKNOWLEDGED, FAULT, GAP, VERDICT, END})
+_KINDS: Final = frozenset({EVENT, SAMPLE, ACKNOWLEDGED, READ, FAULT, GAP, VERDICT, END})
 
 
 class RecordingError(PacelineError):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, GAP, SAMPLE, VERDICT, Entry, Header
+from paceline.console.recording import ACKNOWLEDGED, EVENT, FAULT, GAP, READ, SAMPLE, VERDICT, Entry, Header
 from paceline.model.identifiers import TopicPartition
 
 _ISR_KINDS: Final = frozenset({"isr-shrunk", "isr-expanded", "leader-elected", "became-leader", "transition"})
@@ -74,12 +74,13 @@ class Track:
     samples: Series = field(default_factory=Series)
     events: Series = field(default_factory=Series)
     acknowledged: Series = field(default_factory=Series)
+    read: Series = field(default_factory=Series)
     _spans: list[IsrSpan] | None = None
 
     def add(self, entry: Entry) -> None:
         """Add an entry about this partition."""
-        if entry.kind == ACKNOWLEDGED:
-            self.acknowledged.add(entry)
+        if entry.kind in (ACKNOWLEDGED, READ):
+            (self.acknowledged if entry.kind == ACKNOWLEDGED else self.read).add(entry)
             return
         (self.samples if entry.kind == SAMPLE else self.events).add(entry)
         self._spans = None
@@ -176,4 +177,5 @@ class Timeline:
             track.events.forget(events_before)
             track.samples.forget(samples_before)
             track.acknowledged.forget(samples_before)
+            track.read.forget(samples_before)
             track._spans = None

@@ -35,6 +35,7 @@ class FindingKind(StrEnum):
 
     LOST = "lost"
     DEPOSED_CONTROLLER = "deposed-controller"
+    ELECTED_FROM_OUTSIDE = "elected-from-outside"
     NO_LEADER = "no-leader"
     LEADER_SILENT = "leader-silent"
     LEADER_WITHOUT_LEASE = "leader-without-lease"
@@ -91,31 +92,51 @@ def explain(facts: PartitionFacts, now_ms: int) -> list[Finding]:
 # Rules ------------------------------------------------------------------------------------------------------------
 
 
-def _acknowledged(facts: PartitionFacts, now_ms: int) -> _Found:
-    """Every ISR member has each record that was acknowledged to acks=all, and the high watermark is above it."""
-    leader, end = _replica(facts, facts.leader), facts.acknowledged_offset
-    if leader is None or leader.log_end_offset is None or end is None:
+def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
+    """Every ISR member has each record that was acknowledged or read, and the high watermark is above it."""
+    leader, broker = _replica(facts, facts.leader), _broker(facts, facts.leader)
+    if (
+        leader is None
+        or leader.log_end_offset is None
+        or _offline(facts, leader)
+        or (broker and broker.answers is False)
+    ):
         return
-    told = f"acknowledged to acks=all up to offset {end:,}"
-    if end > leader.log_end_offset:
-        symptom = f"has lost {_count(end - leader.log_end_offset, 'record')} {told}"
-        cause = f"the log of its leader, broker {leader.broker_id}, ends at {leader.log_end_offset:,}"
-        yield Severity.CRITICAL, FindingKind.LOST, symptom, cause, None
-        return
-    without = [
-        one.broker_id
-        for one in facts.replicas
-        if one.broker_id in facts.isr and one.log_end_offset is not None and one.log_end_offset < end
-        if _offline(facts, one) is None
-    ]
-    if without:
-        symptom = f"has records {told} that ISR members lack: {_and(without)}"
-        yield Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
-    elif leader.high_watermark is not None and leader.high_watermark < end:
-        # A new leader learns the high watermark from the next fetch of each follower.
-        is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
-        symptom = f"has records {told} above the high watermark {leader.high_watermark:,} of its leader"
-        yield Severity.NOTE if is_new else Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+    promises = (("acknowledged to acks=all", facts.acknowledged_offset), ("read by a consumer", facts.read_offset))
+    for promise, end in promises:
+        if end is None:
+            continue
+        told = f"{promise} up to offset {end:,}"
+        members = [one for one in facts.replicas if one.broker_id in facts.isr and _offline(facts, one) is None]
+        without = [one.broker_id for one in members if one.log_end_offset is not None and one.log_end_offset < end]
+        if end > leader.log_end_offset:
+            symptom = f"has lost {_count(end - leader.log_end_offset, 'record')} {told}"
+            cause = f"the log of its leader, broker {leader.broker_id}, ends at {leader.log_end_offset:,}"
+            yield Severity.CRITICAL, FindingKind.LOST, symptom, cause, None
+        elif without:
+            symptom = f"has records {told} that ISR members lack: {_and(without)}"
+            yield Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+        elif end > (leader.high_watermark or 0):
+            # A new leader learns the high watermark from the next fetch of each follower.
+            is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
+            symptom = f"has records {told} above the high watermark {leader.high_watermark or 0:,} of its leader"
+            yield Severity.NOTE if is_new else Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+
+
+def _elected_from_outside(facts: PartitionFacts, _now_ms: int) -> _Found:
+    before = facts.isr_before_election
+    if facts.leader is not None and before and facts.leader not in before:
+        symptom = f"is led by broker {facts.leader}, which may lack records"
+        cause = f"the ISR before its election was {_and(before)}"
+        yield Severity.WARNING, FindingKind.ELECTED_FROM_OUTSIDE, symptom, cause, None
+
+
+def _committed_under_min_isr(facts: PartitionFacts, _now_ms: int) -> _Found:
+    if facts.committed_under_min_isr is not None:
+        before, after = facts.committed_under_min_isr
+        symptom = f"has moved its high watermark from {before:,} to {after:,}, although its ISR is {_and(facts.isr)}"
+        cause = f"min.insync.replicas, {facts.min_insync_replicas}, was not obeyed"
+        yield Severity.CRITICAL, FindingKind.NOT_COMMITTED, symptom, cause, None
 
 
 def _deposed_controller(facts: PartitionFacts, _now_ms: int) -> _Found:
@@ -294,8 +315,10 @@ def _tail(facts: PartitionFacts, _now_ms: int) -> _Found:
 
 
 _RULES: Final = (
-    _acknowledged,
+    _promises,
     _deposed_controller,
+    _elected_from_outside,
+    _committed_under_min_isr,
     _no_leader,
     _leader_troubles,
     _missing_replicas,

@@ -118,8 +118,14 @@ class PartitionFacts:
     """Exclusive end of the records that a producer knows to be acknowledged with acks=all."""
     acknowledged_by_leader_offset: int | None = None
     """The same for any acks: to acks=1 a leader answers before its followers have the records."""
+    read_offset: int | None = None
+    """Exclusive end of the records that a consumer has received."""
     controller_epoch_falls: tuple[tuple[int, int, int], ...] = ()
     """Each request that a broker applied of an earlier controller than before: broker, epoch before, its epoch."""
+    isr_before_election: tuple[int, ...] = ()
+    """The ISR before the election of the present leader; empty when not known."""
+    committed_under_min_isr: tuple[int, int] | None = None
+    """High watermark before and after it moved in the last seconds while the ISR was too small."""
     isr_since_ms: int | None = None
     """Time of the latest change of the ISR."""
     under_min_isr_since_ms: int | None = None

@@ -173,3 +173,26 @@ def test_in_a_real_cluster_an_election_ends_the_time_of_the_controller_before() 
         ("controller-7", 0, 900),
         ("controller-8", 900, None),
     ]
+
+
+def test_a_high_watermark_that_moves_below_min_isr_is_found(timeline: Timeline) -> None:
+    moved = [replica(1, 10, 10), replica(2, 12, 12, role="leader")]
+    timeline.add(sample(2_400, 2, 1, [2], moved, zk_version=3))
+    sentences = [sentence for _, sentence, _ in frame_at(timeline, TP, 2_400).findings]
+    assert any("has moved its high watermark from 10 to 12, although its ISR is 2" in one for one in sentences)
+
+
+def test_a_leader_that_was_not_in_the_isr_before_is_found(timeline: Timeline) -> None:
+    timeline.add(sample(3_500, 3, 2, [3], [replica(1, 10, 10), replica(2, 10, 10)], zk_version=5))
+    sentences = [sentence for _, sentence, _ in frame_at(timeline, TP, 3_500).findings]
+    assert any("is led by broker 3, which may lack records" in one for one in sentences)
+
+
+def test_only_control_requests_tell_the_applied_controller_epoch(timeline: Timeline) -> None:
+    older = {**WHERE, "who": "broker-2", "kind": "became-leader", "controller_epoch": 0, "leader": 2, "leader_epoch": 1}
+    timeline.add(Entry(2_200, EVENT, older))
+    request = {**older, "kind": "control-request", "request": "LeaderAndIsr", "controller_epoch": 5}
+    timeline.add(Entry(2_300, EVENT, request))
+    timeline.add(Entry(2_400, EVENT, {**request, "controller_epoch": 4}))
+    sentences = [one for _, one, _ in frame_at(timeline, TP, 2_400).findings if "deposed" in one]
+    assert len(sentences) == 1 and "broker 2 applied controller epoch 4 after 5" in sentences[0]

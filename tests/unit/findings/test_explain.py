@@ -430,3 +430,33 @@ def test_a_request_of_a_deposed_controller_is_named() -> None:
     assert found.sentence == (
         "orders/3 was changed by a deposed controller: broker 2 applied controller epoch 3 after 4"
     )
+
+
+def test_a_read_record_above_the_high_watermark_is_told() -> None:
+    found = first(partition(replica(1, high_watermark=90), read_offset=95))
+    assert found.symptom == "has records read by a consumer up to offset 95 above the high watermark 90 of its leader"
+
+
+def test_offsets_of_a_leader_that_does_not_answer_break_no_promise() -> None:
+    facts = partition(replica(1, 90), broker(1, answers=False), acknowledged_offset=100)
+    assert all(one.kind is not FindingKind.LOST for one in explain(facts, NOW_MS))
+
+
+def test_a_leader_from_outside_the_isr_is_named() -> None:
+    found = first(partition(isr_before_election=(3,), leader_since_ms=SINCE_MS))
+    assert found.sentence == (
+        "orders/3 is led by broker 1, which may lack records, because the ISR before its election was 3"
+    )
+    assert first(partition(isr_before_election=(1, 3))).kind is FindingKind.HEALTHY
+
+
+def test_a_commit_with_too_small_an_isr_is_named() -> None:
+    found = next(
+        one
+        for one in explain(partition(isr=(1,), committed_under_min_isr=(90, 95)), NOW_MS)
+        if one.kind is FindingKind.NOT_COMMITTED
+    )
+    assert found.sentence == (
+        "orders/3 has moved its high watermark from 90 to 95, although its ISR is 1, because min.insync.replicas, 2, "
+        "was not obeyed"
+    )

@@ -9,6 +9,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from paceline.console import drawing, tables
 from paceline.console.lag_drawing import lag_svg
 from paceline.console.lens import OLD_MS, Frame, clock_text, frame_at
+from paceline.console.moments import worst
 from paceline.console.pages import view
 from paceline.console.pages.view import lens_path
 from paceline.console.service.changes import Changes
@@ -42,6 +44,8 @@ _KEEPALIVE_S: Final = 10.0
 _CACHED: Final = 64
 _MOST_ROWS: Final = 500
 """Partitions of the overview; further ones are counted."""
+_LOOKED_THROUGH: Final = 20
+"""Partitions of a recording whose worst moment the overview shows."""
 _NAVIGATION: Final = (
     ("Overview", "/"),
     ("Brokers", "/brokers"),
@@ -95,6 +99,8 @@ class Pages:
             t = _asked_time(request, timeline)
             rows = [_overview_row(frame_at(timeline, each, t)) for each in partitions[:_MOST_ROWS]]
             about = self._about(timeline, t)
+        for row, each in list(zip(rows, partitions, strict=False))[:_LOOKED_THROUGH]:
+            row["worst"] = None if (found := worst(self._source.moments(each))) is None else asdict(found)
         if _wants_json(request):
             return JSONResponse({**about, "partitions": rows, "left_out": max(len(partitions) - _MOST_ROWS, 0)})
         return self._page("overview.html", rows=rows, left_out=max(len(partitions) - _MOST_ROWS, 0), **about)
@@ -105,10 +111,11 @@ class Pages:
             t = _asked_time(request, timeline)
             frame = frame_at(timeline, topic_partition, t)
             about = self._about(timeline, t)
+        moments = self._source.moments(topic_partition)
         if _wants_json(request):
-            return JSONResponse({**about, **frame.as_json()})
-        marks = sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults})
-        return self._page("lens.html", frame=frame, parts=self._drawn(frame), marks=marks, **about)
+            return JSONResponse({**about, **frame.as_json(), "moments": [asdict(one) for one in moments]})
+        marks = self._marks(frame)
+        return self._page("lens.html", frame=frame, parts=self._drawn(frame), marks=marks, moments=moments, **about)
 
     async def _parts(self, request: Request) -> Response:
         """Return the moving parts of the lens page as HTML, for the script of that page.
@@ -127,7 +134,7 @@ class Pages:
                 "end": frame.end,
                 "clock": frame.clock,
                 "trouble": self._source.trouble,
-                "marks": sorted({one.begin for one in frame.spans} | {at for at, _ in frame.faults}),
+                "marks": self._marks(frame),
                 "parts": self._drawn(frame),
             }
             body = self._bodies[key] = gzip.compress(json.dumps(found).encode(), compresslevel=1)
@@ -201,6 +208,11 @@ class Pages:
             "t": t,
             "clock": clock_text(header.began_ms, t),
         }
+
+    def _marks(self, frame: Frame) -> list[int]:
+        """Return the times to which the buttons for the next and the previous change lead."""
+        found = self._source.moments(TopicPartition(frame.topic, frame.partition))
+        return sorted({one.begin for one in frame.spans} | {t for t, _ in frame.faults} | {one.t for one in found})
 
     def _drawn(self, frame: Frame) -> dict[str, str]:
         """Return the parts of the lens page; viewers that look at the same moment share them."""

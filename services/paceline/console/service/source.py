@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
+from paceline.console.moments import Moment, moments
 from paceline.console.recording import Entry, Header, Recording
 from paceline.console.service.collector import Collector
 from paceline.console.timeline import Timeline
@@ -29,6 +30,7 @@ class ReplaySource:
 
     def __init__(self, recording: Recording) -> None:
         self._timeline = Timeline(recording.header, recording.entries)
+        self._moments: dict[TopicPartition, tuple[Moment, ...]] = {}
         self.trouble = str(recording.cut or "")
 
     @contextmanager
@@ -39,6 +41,12 @@ class ReplaySource:
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions of the recording with at least one sample or event."""
         return sorted(self._timeline.tracks)
+
+    def moments(self, topic_partition: TopicPartition) -> tuple[Moment, ...]:
+        """Return the moments at which the partition got a new finding; the first call takes some tenths of a second."""
+        if (found := self._moments.get(topic_partition)) is None:
+            found = self._moments[topic_partition] = moments(self._timeline, topic_partition)
+        return found
 
     def look_at(self, topic_partition: TopicPartition) -> None:
         """Do nothing: a recording has all its samples."""
@@ -87,6 +95,10 @@ class LiveSource:
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions of the cluster."""
         return self._collector.partitions
+
+    def moments(self, _topic_partition: TopicPartition) -> tuple[Moment, ...]:
+        """Return no moments: only a recording is looked through."""
+        return ()
 
     def look_at(self, topic_partition: TopicPartition) -> None:
         """Sample this partition for the next ten minutes."""
