@@ -56,6 +56,8 @@ class Recorder:
         self._seen = 0
         self._open: list[Send] = []
         self._read: dict[tuple[str, int], int] = {}
+        self._early: list[Send] = []
+        self._sampled_ms = -1
 
     # What the cluster reports
 
@@ -82,10 +84,12 @@ class Recorder:
         self._add(FAULT, {"who": who, "what": what})
 
     def produced(self, send: Send, result: ProduceResult) -> None:
-        """Sample the moment in which a broker acknowledges a record above its high watermark."""
+        """Note an acknowledgement of a record above the high watermark: the moment of its arrival will be sampled."""
         hosted = self._leader_of(send.topic_id, send.topic_partition)
-        if send.acks is RequiredAcks.ALL and result.failure is None and hosted is not None:
-            self._show(result.base_offset + send.count > hosted.log.high_watermark)
+        if send.acks is not RequiredAcks.ALL or result.failure is not None or hosted is None:
+            return
+        if result.base_offset + send.count > hosted.log.high_watermark:
+            self._early.append(send)
 
     def polled(self, reading: Reading, poll: Poll) -> None:
         """Record that a reader has received a batch, and sample the moment if the batch is not committed."""
@@ -95,26 +99,26 @@ class Recorder:
             value = {"topic": topic, "partition": partition, "end": poll.end, "topic_id": reading.topic_id}
             self._add(READ, value)
             hosted = self._leader_of(reading.topic_id, reading.topic_partition)
-            self._show(hosted is not None and poll.end > hosted.log.high_watermark)
+            if hosted is not None and poll.end > hosted.log.high_watermark:
+                self._next_sample_us = 0
 
     def _leader_of(self, topic_id: str, topic_partition: TopicPartition) -> Any:
         record = self._cluster.checks.records.get(topic_id, topic_partition)
         hosted = None if record.zk is None else self._hosted(record.zk.leader, record)
         return hosted if hosted is not None and hosted.is_leader and hosted.log is not None else None
 
-    def _show(self, is_remarkable: bool) -> None:
-        if is_remarkable:
-            self._next_sample_us = 0
-
     # Samples
 
     def tick(self) -> None:
         """Take the samples that are due. Called after every callback."""
         now_us = self._cluster.world.now_us
-        if now_us < self._next_sample_us:
+        arrived = [send for send in self._early if send.outcome is not Outcome.OPEN]
+        if now_us < self._next_sample_us and not arrived:
             return
+        self._early = [send for send in self._early if send.outcome is Outcome.OPEN]
         self._next_sample_us = now_us - now_us % (SAMPLE_MS * MILLISECOND) + SAMPLE_MS * MILLISECOND
         self._acknowledgements()
+        self._sampled_ms = now_us // MILLISECOND
         for record in self._cluster.checks.records.living():
             if record.topic_partition.topic not in INTERNAL_TOPICS and record.zk is not None:
                 self._add(SAMPLE, self._sample(record))
@@ -148,7 +152,8 @@ class Recorder:
                 value = {"topic": topic, "partition": partition, "end": send.offset + send.count, "acks": acks}
                 self._writer.add(
                     Entry(
-                        send.completed_us // MILLISECOND,
+                        # An acknowledgement after a sample of the same millisecond must not seem to be before it.
+                        max(send.completed_us // MILLISECOND, self._sampled_ms + 1),
                         ACKNOWLEDGED,
                         {**value, "client": send.client, "topic_id": send.topic_id, "leader_epoch": send.leader_epoch},
                     )
@@ -171,6 +176,7 @@ class Recorder:
             "zk_version": zk.zk_version,
             "maximal_isr": list(maximal),
             "min_insync_replicas": cluster.checks.records.min_insync_replicas(record.topic_partition.topic),
+            "unclean_election": record.unclean_allowed,
             "controller": None if active is None else active.controller_id,
             "controller_epoch": cluster.checks.zookeeper.controller_epoch,
             "replicas": [self._replica(broker_id, record, leader) for broker_id in record.assignment.replicas],

@@ -45,7 +45,7 @@ def explain_partitions(which: str, output: str, bootstrap: str) -> None:
             click.echo(row["sentence"])
             if row["next_command"]:
                 click.echo(f"    {row['next_command']}")
-    if any(row["severity"] in ("warning", "critical") for row in rows):
+    if any(Severity[row["severity"].upper()] >= Severity.WARNING for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
 
 

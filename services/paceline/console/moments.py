@@ -20,12 +20,12 @@ class Moment:
     t: int
     clock: str
     severity: str
-    """``warning`` or ``critical``."""
+    """``warning``, ``critical`` or ``broken``."""
     sentence: str
 
 
 def moments(timeline: Timeline, topic_partition: TopicPartition) -> tuple[Moment, ...]:
-    """Return the moments of warnings and critical findings in the order of time, at most 100.
+    """Return the moments at which a warning or a worse finding began, in the order of time, at most 100.
 
     A finding whose numbers alone have changed is not new.
     """
@@ -45,5 +45,5 @@ def moments(timeline: Timeline, topic_partition: TopicPartition) -> tuple[Moment
 
 
 def worst(found: tuple[Moment, ...]) -> Moment | None:
-    """Return the first critical moment, else the first; None without any."""
-    return next((one for one in found if one.severity == "critical"), next(iter(found), None))
+    """Return the first of the worst moments; None without any."""
+    return max(found, key=lambda one: Severity[one.severity.upper()], default=None)

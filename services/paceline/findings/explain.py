@@ -28,6 +28,8 @@ class Severity(IntEnum):
     """Records have fewer copies than they should, or a change does not complete."""
     CRITICAL = 3
     """Some writes or reads are refused."""
+    BROKEN = 4
+    """A promise of replication does not hold: more disks than replication allows for lost data, or a defect."""
 
 
 class FindingKind(StrEnum):
@@ -95,13 +97,13 @@ def explain(facts: PartitionFacts, now_ms: int) -> list[Finding]:
 def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
     """Every ISR member has each record that was acknowledged or read, and the high watermark is above it."""
     leader, broker = _replica(facts, facts.leader), _broker(facts, facts.leader)
-    if (
-        leader is None
-        or leader.log_end_offset is None
-        or _offline(facts, leader)
-        or (broker and broker.answers is False)
-    ):
+    if leader is None or leader.log_end_offset is None or _offline(facts, leader):
         return
+    if broker is not None and broker.answers is False:
+        return  # Its offsets are of an earlier moment.
+    # An election from outside the ISR may lose records: by consent, or when the whole ISR was damaged.
+    from_outside = bool(facts.isr_before_election) and facts.leader not in facts.isr_before_election
+    lost = Severity.CRITICAL if from_outside else Severity.BROKEN
     promises = (("acknowledged to acks=all", facts.acknowledged_offset), ("read by a consumer", facts.read_offset))
     for promise, end in promises:
         if end is None:
@@ -112,15 +114,15 @@ def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
         if end > leader.log_end_offset:
             symptom = f"has lost {_count(end - leader.log_end_offset, 'record')} {told}"
             cause = f"the log of its leader, broker {leader.broker_id}, ends at {leader.log_end_offset:,}"
-            yield Severity.CRITICAL, FindingKind.LOST, symptom, cause, None
+            yield lost, FindingKind.LOST, symptom, cause, None
         elif without:
             symptom = f"has records {told} that ISR members lack: {_and(without)}"
-            yield Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+            yield Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
         elif end > (leader.high_watermark or 0):
             # A new leader learns the high watermark from the next fetch of each follower.
             is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
             symptom = f"has records {told} above the high watermark {leader.high_watermark or 0:,} of its leader"
-            yield Severity.NOTE if is_new else Severity.WARNING, FindingKind.NOT_COMMITTED, symptom, None, None
+            yield Severity.NOTE if is_new else Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
 
 
 def _elected_from_outside(facts: PartitionFacts, _now_ms: int) -> _Found:
@@ -128,7 +130,8 @@ def _elected_from_outside(facts: PartitionFacts, _now_ms: int) -> _Found:
     if facts.leader is not None and before and facts.leader not in before:
         symptom = f"is led by broker {facts.leader}, which may lack records"
         cause = f"the ISR before its election was {_and(before)}"
-        yield Severity.WARNING, FindingKind.ELECTED_FROM_OUTSIDE, symptom, cause, None
+        severity = Severity.WARNING if facts.unclean_election else Severity.CRITICAL
+        yield severity, FindingKind.ELECTED_FROM_OUTSIDE, symptom, cause, None
 
 
 def _committed_under_min_isr(facts: PartitionFacts, _now_ms: int) -> _Found:
@@ -136,7 +139,7 @@ def _committed_under_min_isr(facts: PartitionFacts, _now_ms: int) -> _Found:
         before, after = facts.committed_under_min_isr
         symptom = f"has moved its high watermark from {before:,} to {after:,}, although its ISR is {_and(facts.isr)}"
         cause = f"min.insync.replicas, {facts.min_insync_replicas}, was not obeyed"
-        yield Severity.CRITICAL, FindingKind.NOT_COMMITTED, symptom, cause, None
+        yield Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, cause, None
 
 
 def _deposed_controller(facts: PartitionFacts, _now_ms: int) -> _Found:
@@ -144,7 +147,7 @@ def _deposed_controller(facts: PartitionFacts, _now_ms: int) -> _Found:
         symptom = (
             f"was changed by a deposed controller: broker {broker} applied controller epoch {epoch} after {before}"
         )
-        yield Severity.CRITICAL, FindingKind.DEPOSED_CONTROLLER, symptom, None, None
+        yield Severity.BROKEN, FindingKind.DEPOSED_CONTROLLER, symptom, None, None
 
 
 def _no_leader(facts: PartitionFacts, now_ms: int) -> _Found:

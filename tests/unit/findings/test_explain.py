@@ -398,7 +398,7 @@ def test_the_next_command(facts: PartitionFacts, command: str) -> None:
 
 def test_a_record_that_was_acknowledged_and_is_missing_is_lost() -> None:
     found = first(partition(replica(1, 90, high_watermark=90), replica(2, 90), replica(3, 90), acknowledged_offset=100))
-    assert (found.severity, found.kind) == (Severity.CRITICAL, FindingKind.LOST)
+    assert (found.severity, found.kind) == (Severity.BROKEN, FindingKind.LOST)
     assert found.sentence == (
         "orders/3 has lost 10 records acknowledged to acks=all up to offset 100, because the log of its leader, "
         "broker 1, ends at 90"
@@ -412,7 +412,7 @@ def test_an_isr_member_without_an_acknowledged_record_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ago_ms", "severity"), [(None, Severity.WARNING), (5_000, Severity.WARNING), (200, Severity.NOTE)]
+    ("ago_ms", "severity"), [(None, Severity.BROKEN), (5_000, Severity.BROKEN), (200, Severity.NOTE)]
 )
 def test_an_acknowledged_record_above_the_high_watermark_is_told(ago_ms: int | None, severity: Severity) -> None:
     since = None if ago_ms is None else NOW_MS - ago_ms
