@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from paceline_client.batch import RecordFuture as RecordFuture
     from paceline_client.batch import RecordMetadata as RecordMetadata
     from paceline_client.cluster_view import ClusterView as ClusterView
+    from paceline_client.connections import Connections as Connections
     from paceline_client.consumer import Consumer as Consumer
     from paceline_client.errors import BootstrapError as BootstrapError
     from paceline_client.errors import BufferExhaustedError as BufferExhaustedError
@@ -98,6 +99,7 @@ _MODULES = {
     "paceline_client.aio.producer": "AsyncProducer",
     "paceline_client.batch": "BulkFuture RecordFuture RecordMetadata",
     "paceline_client.cluster_view": "ClusterView",
+    "paceline_client.connections": "Connections",
     "paceline_client.consumer": "Consumer",
     "paceline_client.errors": "BootstrapError BufferExhaustedError ClientClosedError CommitFailedError "
     "DeliveryFailedError LogTruncatedError NoOffsetError ProducerClosedError ProducerFatalError",

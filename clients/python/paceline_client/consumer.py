@@ -17,11 +17,9 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
-from paceline.rpc.channels import ChannelCache
 from paceline.rpc.memory import keep_freed_memory
-from paceline.rpc.security.client_tls import client_credentials
-from paceline_client.addresses import parse_bootstrap
 from paceline_client.assignors import Assignor, assignors_of
+from paceline_client.connections import ClientConnections, Connections
 from paceline_client.errors import ClientClosedError, sendable
 from paceline_client.fetch_request import FetchConfig
 from paceline_client.fetcher import Fetcher
@@ -29,7 +27,6 @@ from paceline_client.groups.group_consumer import ConsumerGroup
 from paceline_client.groups.held_records import HeldRecords
 from paceline_client.groups.partitions import GroupPartitions
 from paceline_client.groups.values import GroupSettings, RebalanceListener
-from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.record_poller import RecordPoller
 from paceline_client.records import ConsumerRecord, FetchedBatches, let_records_start_no_collection
@@ -86,7 +83,7 @@ class Consumer(GroupPartitions):
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str],
+        bootstrap: str | Iterable[str] | Connections,
         *,
         auto_offset_reset: Literal["earliest", "latest", "error"] | OffsetReset = "earliest",
         fetch_min_bytes: int = 1,
@@ -114,7 +111,8 @@ class Consumer(GroupPartitions):
         """Create a consumer; does not wait for the cluster.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
+            bootstrap: ``"host:port,host:port"`` or a list, whose addresses without an answer are skipped, or shared
+                `Connections`.
             auto_offset_reset: "earliest", "latest" or "error": where to read a partition that has no position, whose
                 position is out of range, or whose topic was deleted and re-created.
             fetch_min_bytes: a broker responds when it has this many bytes, or after ``fetch_max_wait_ms``.
@@ -164,7 +162,6 @@ class Consumer(GroupPartitions):
         keep_freed_memory()
         let_records_start_no_collection(max_poll_records)
         name = client_id or f"paceline-consumer-{next(_names)}"
-        addresses = parse_bootstrap(bootstrap)
         settings = None
         if group_id is not None:
             settings = GroupSettings(
@@ -190,14 +187,9 @@ class Consumer(GroupPartitions):
         self._closed = False
         self._held = HeldRecords({})
         self._pid = os.getpid()
-        self._channels = ChannelCache(tls=client_credentials(tls))
-        self._metadata = MetadataRefresher(
-            addresses,
-            self._channels,
-            on_change=self._metadata_changed,
-            max_age_ms=metadata_max_age_ms,
-            name=f"{name}-metadata",
-        )
+        self._connections = ClientConnections(bootstrap, tls=tls, metadata_max_age_ms=metadata_max_age_ms, name=name)
+        self._channels = self._connections.channels
+        self._metadata = self._connections.metadata
         self._group: ConsumerGroup | None = None
         if settings is not None:
             self._group = ConsumerGroup(
@@ -226,6 +218,7 @@ class Consumer(GroupPartitions):
         self._poller = RecordPoller(
             self._assignment, self._fetcher, self._group, self._lock, self._news, check_crcs, self._raise_if_closed
         )
+        self._connections.listen(self._metadata_changed)
         self._fetcher.start()
 
     # Assignment ---------------------------------------------------------------------------------------------------
@@ -433,6 +426,10 @@ class Consumer(GroupPartitions):
         """
         return self._poll(timeout_ms, lambda deadline: self._poller.poll_batches(deadline, max_bytes))
 
+    def wakeup(self) -> None:
+        """Make the present `poll` return without waiting for records, or the next one; may be called on any thread."""
+        self._poller.wakeup()
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records endlessly; leave the loop with break.
 
@@ -473,9 +470,7 @@ class Consumer(GroupPartitions):
             self._closed = True
             self._news.notify_all()
         self._fetcher.close()
-        self._metadata.stop()
-        self._channels.close()
-        self._metadata.close()
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self

@@ -46,20 +46,19 @@ _BACKOFF_RESET_S: Final = 2.0
 class MetadataRefresher:
     """Cluster metadata with the thread that refreshes it. Thread-safe.
 
-    ``on_change`` is called on that thread after every refresh, also after a refresh that failed or changed nothing.
+    The listeners are called on that thread after every refresh, also after a refresh that failed or changed nothing.
     """
 
     def __init__(
         self,
         bootstrap: list[str],
         channels: ChannelCache,
-        on_change: Callable[[], None] = lambda: None,
         max_age_ms: int = METADATA_MAX_AGE_MS,
         name: str = "paceline-metadata",
     ) -> None:
         self._bootstrap = bootstrap
         self._channels = channels
-        self._on_change = on_change
+        self._listeners: list[Callable[[], None]] = []
         self._max_age_ms = max_age_ms
         self.cluster = ClusterMetadata()
         """The metadata. Other threads only read it, without the lock: each read is a look-up in a dictionary."""
@@ -77,6 +76,16 @@ class MetadataRefresher:
         self._thread.start()
 
     # For other threads ---------------------------------------------------------------------------------------------
+
+    def add_listener(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` after every refresh."""
+        with self._changed:
+            self._listeners = [*self._listeners, on_change]
+
+    def remove_listener(self, on_change: Callable[[], None]) -> None:
+        """Stop calling ``on_change``; a call in progress may end after this method has returned."""
+        with self._changed:
+            self._listeners = [each for each in self._listeners if each != on_change]
 
     def leadership(self, topic_partition: TopicPartition) -> tuple[Broker | None, int | None, str]:
         """Return leader, leader epoch and topic id; an unknown leader or epoch is None, an unknown id is empty."""
@@ -260,10 +269,11 @@ class MetadataRefresher:
             quiet_until = now + (pause_ms if failures else min(pause_ms, NO_NEWS_BACKOFF_MS)) / 1000
             if not answered:
                 self.request()
-            try:
-                self._on_change()
-            except Exception:
-                LOG.exception("metadata listener failed")
+            for listener in self._listeners:
+                try:
+                    listener()
+                except Exception:
+                    LOG.exception("metadata listener failed")
 
     def _refresh(self, topics: Iterable[str], bootstrap_first: bool) -> bool:
         """Try addresses until a response lists brokers; return False when none does."""

@@ -16,15 +16,12 @@ from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
-from paceline.rpc.channels import ChannelCache, Options, open_channel
-from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.accumulator import Accumulator
-from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
 from paceline_client.clock import monotonic_ms
 from paceline_client.codec import Headers, codec_named
+from paceline_client.connections import ClientConnections, Connections
 from paceline_client.errors import BufferExhaustedError, ProducerClosedError, nothing_sent
-from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
 from paceline_client.produce_request import SenderConfig
@@ -76,7 +73,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str],
+        bootstrap: str | Iterable[str] | Connections,
         *,
         acks: Literal["all", "leader", "none", -1, 0, 1] | RequiredAcks = "all",
         enable_idempotence: bool | None = None,
@@ -99,7 +96,8 @@ class Producer:
         """Create a producer.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
+            bootstrap: ``"host:port,host:port"`` or a list, whose addresses without an answer are skipped, or shared
+                `Connections`.
             acks: "all", "leader" or "none" (or Kafka's -1, 1, 0).
             enable_idempotence: no duplicates, no reordering; the default with acks "all", which it requires.
             compression: "none", "gzip", "snappy", "lz4" or "zstd", per batch.
@@ -130,7 +128,6 @@ class Producer:
         if request_timeout_ms > MAX_INT32:
             raise InvalidRequestError(f"request_timeout_ms must be at most {MAX_INT32}, not {request_timeout_ms}")
         self._name = client_id or f"paceline-producer-{next(_names)}"
-        addresses = parse_bootstrap(bootstrap)
         sender_config = SenderConfig(
             required, codec_named(compression), request_timeout_ms, max_request_bytes, max_in_flight
         )
@@ -158,12 +155,9 @@ class Producer:
         self._routes_version = -1
         self._closed = False
         self._pid = os.getpid()
-        credentials = client_credentials(tls)
-        named: Options = [("grpc.primary_user_agent", client_id)] if client_id else []
-        self._channels = ChannelCache(lambda address: open_channel(address, tls=credentials, more_options=named))
-        self._metadata = MetadataRefresher(
-            addresses, self._channels, on_change=self._metadata_changed, name=f"{self._name}-metadata"
-        )
+        self._connections = ClientConnections(bootstrap, tls=tls, user_agent=client_id or "", name=self._name)
+        self._channels = self._connections.channels
+        self._metadata = self._connections.metadata
         self._sender = Sender(
             sender_config,
             self._accumulator,
@@ -173,6 +167,7 @@ class Producer:
             self._announce_space,
             f"{self._name}-sender",
         )
+        self._connections.listen(self._metadata_changed)
         self._sender.start()
         _open_producers.add(self)
 
@@ -466,9 +461,7 @@ class Producer:
         try:
             self._sender.close(self._delivery_s if timeout_s is None else timeout_s)
         finally:
-            self._metadata.stop()
-            self._channels.close()
-            self._metadata.close()
+            self._connections.close()
             self._sender.join_calls()
 
     def partitions_for(self, topic: str) -> int:

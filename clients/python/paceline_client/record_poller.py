@@ -48,6 +48,13 @@ class RecordPoller:
         self._news = news
         self._check_crcs = check_crcs
         self._raise_if_closed = raise_if_closed
+        self._woken = False
+
+    def wakeup(self) -> None:
+        """End the present wait for records, or the next one."""
+        with self._lock:
+            self._woken = True
+            self._news.notify_all()
 
     def poll(self, limit: int, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]] | None:
         """Return records, an empty dict at the deadline, or None when group work must be done first.
@@ -76,7 +83,8 @@ class RecordPoller:
                 left = deadline - time.monotonic()
                 if found:
                     self._fetcher.wake()
-                if found or left <= 0:
+                if found or left <= 0 or self._woken:
+                    self._woken = False
                     return found
                 if self._wait(left):
                     return None
