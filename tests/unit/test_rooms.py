@@ -40,6 +40,8 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
     "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
     "operations": ({"model", "paceline_client"}, True),
+    "gateway": ({"model", "paceline_client"}, False),
+    "gateway/service": ({"model", "rpc", "runtime", "v1", "paceline_client"}, True),
     "console": ({"model", "findings"}, False),
     "console/service": ({"model", "findings", "operations", "paceline_client"}, True),
     "cli": (

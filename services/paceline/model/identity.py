@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-_URI: Final = re.compile(r"spiffe://([0-9a-f]{32})/(controller|broker|client)/([A-Za-z0-9._-]{1,100})")
+_URI: Final = re.compile(r"spiffe://([0-9a-f]{32})/(controller|broker|gateway|client)/([A-Za-z0-9._-]{1,100})")
 _NODE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_NODE_ID: Final = 2**31 - 1
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -27,7 +27,14 @@ class Role(StrEnum):
 
     CONTROLLER = "controller"
     BROKER = "broker"
+    GATEWAY = "gateway"
+    """A client that acts for other clients. It is no node, and never a super user."""
     CLIENT = "client"
+
+    @property
+    def is_node(self) -> bool:
+        """Whether the owner is a controller or a broker, which has a number in place of a name."""
+        return self in (Role.CONTROLLER, Role.BROKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Identity:
     """The trust domain: 32 hex digits."""
     role: Role
     name: str
-    """A decimal id for controllers and brokers, ``[A-Za-z0-9._-]+`` for clients."""
+    """A decimal id for controllers and brokers, ``[A-Za-z0-9._-]+`` for clients and gateways."""
 
     def __post_init__(self) -> None:
         if _URI.fullmatch(self.uri) is None:
@@ -51,7 +58,7 @@ class Identity:
                 "a name has 1 to 100 ASCII letters, digits, '.', '_' and '-'"
             )
         is_id = _NODE_ID.fullmatch(self.name) is not None and int(self.name) <= _MAX_NODE_ID
-        if self.role is not Role.CLIENT and not is_id:
+        if self.role.is_node and not is_id:
             raise InvalidIdentityError(f"{self.name!r} is not the id of a {self.role}, a number without leading zeros")
 
     @classmethod
@@ -73,12 +80,12 @@ class Identity:
 
     @property
     def node_id(self) -> int | None:
-        """Id of a controller or broker, None for a client."""
-        return None if self.role is Role.CLIENT else int(self.name)
+        """Id of a controller or broker, None for a client or gateway."""
+        return int(self.name) if self.role.is_node else None
 
     @property
     def principal(self) -> str:
-        """``User:<name>`` for a client, ``User:broker/1`` for a node; client names cannot contain a slash."""
+        """``User:<name>`` for a client, ``User:broker/1`` for another role; client names cannot contain a slash."""
         return f"User:{self.name}" if self.role is Role.CLIENT else f"User:{self.role}/{self.name}"
 
 

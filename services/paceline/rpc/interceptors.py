@@ -114,8 +114,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         if handler.request_streaming:
             if inspect.iscoroutinefunction(handler.stream_stream):
                 return self._request_stream(method, handler.stream_stream)
-            # The reflection service of the gRPC library; other streaming methods are not served.
-            return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
+            # GatewayService, and the reflection service of the gRPC library; other streaming methods are not served.
+            return self._bidirectional(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, MAX_CLIENT_FIELDS, MAX_ELEMENTS)
         # Use streaming handlers although the client sends one request: then gRPC lets this class read the request.
         if handler.response_streaming:
@@ -126,8 +126,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
 
-    def _reflection(self, method: str, handler: Any) -> Any:
-        """Wrap the reflection service's stream of requests, which the gRPC library answers."""
+    def _bidirectional(self, method: str, handler: Any) -> Any:
+        """Wrap a stream of requests whose handler reads the requests itself."""
 
         async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()

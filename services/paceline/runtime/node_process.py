@@ -29,7 +29,7 @@ from paceline.runtime.logging import StateChangeWriter, configure_logging
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.node_identity import check_cluster_id, open_transport_security
-from paceline.runtime.settings import ControllerSettings, LoadedSettings
+from paceline.runtime.settings import ControllerSettings, NodeSettings
 from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class NodeProcess(ABC):
     """A process from start to stop; `run` returns the exit code."""
 
-    def __init__(self, role: Role, settings: LoadedSettings[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, role: Role, settings: NodeSettings[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._role = role
         self._log = logging.getLogger(f"paceline.{role.value}")
         self._settings = settings
@@ -202,7 +202,7 @@ class NodeProcess(ABC):
 
 
 def run_process(
-    make: Callable[[Any, asyncio.AbstractEventLoop], NodeProcess], settings: LoadedSettings[Any], node: dict[str, int]
+    make: Callable[[Any, asyncio.AbstractEventLoop], NodeProcess], settings: NodeSettings[Any], node: dict[str, int]
 ) -> int:
     """Run a process with these settings and return its exit code; ``node`` is in every line of its log."""
     keys = settings.keys

@@ -43,8 +43,7 @@ class NodeServers:
             self._max_connections,
             metrics,
         )
-        self._silent_calls = settings.keys.control_silent_calls_max
-        self._control_max_bytes = settings.keys.control_request_max_bytes
+        self._keys = settings.keys
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -54,20 +53,20 @@ class NodeServers:
     def _aio_server(self, name: str) -> AioRpcServer:
         """Make the server of a listener other than CONTROL."""
 
-    @abstractmethod
     def _control_service(self) -> tuple[Service, int]:
-        """Return the service of CONTROL and its number of threads."""
+        """Return the service of CONTROL and its number of threads; a process without CONTROL has none."""
+        raise NotImplementedError
 
     def _control_server(self) -> ThreadPoolRpcServer:
         service, threads = self._control_service()
         return ThreadPoolRpcServer(
             "CONTROL",
             [service],
-            max_request_bytes=self._control_max_bytes,
+            max_request_bytes=self._keys.control_request_max_bytes,
             observe=self._metrics.observe_request,
             threads=threads,
             max_connections=self._max_connections,
-            max_silent_calls=self._silent_calls,
+            max_silent_calls=self._keys.control_silent_calls_max,
             limits=self._metrics.listener_limits,
             guard=self._guards["CONTROL"],
             credentials=self._security.server_credentials("CONTROL"),

@@ -5,7 +5,9 @@
 2. A partition without an owner goes to the subscribed member with the fewest partitions.
 3. While a subscribed member has at least two partitions fewer than a partition's owner, that partition moves to it.
 
-Step 3 terminates: every move lowers the sum of the squares of the members' counts.
+With weights, the numbers of partitions in steps 2 and 3 are divided by the weights of the members.
+
+Step 3 terminates: with a move the greater load of the two members becomes smaller.
 
 Source: Kafka's StickyAssignor (KIP-54) and CooperativeStickyAssignor (KIP-429).
 """
@@ -27,7 +29,13 @@ class StickyAssignor(Assignor):
 
     def assign(self, members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> Assignments:
         """Return the partitions of every member."""
-        return _balanced(sorted(members, key=lambda one: one.order), partition_counts, self.owned_by)
+        ordered = sorted(members, key=lambda one: one.order)
+        weights = {one.member_id: self.weight_of(one) for one in ordered}
+        return _balanced(ordered, partition_counts, self.owned_by, weights)
+
+    def weight_of(self, member: GroupMember) -> int:
+        """Return the weight of a member: its share of the partitions in proportion to the other members'."""
+        return 1
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
         """Return the partitions and the generation of the member, in Kafka's StickyAssignorUserData version 1."""
@@ -80,7 +88,9 @@ class CooperativeStickyAssignor(StickyAssignor):
         return member.owned, member.generation
 
 
-def _balanced(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy) -> Assignments:
+def _balanced(
+    members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy, weights: Mapping[str, int]
+) -> Assignments:
     kept = _kept(members, counts, owned_by)
     takers = {
         topic: [one.member_id for one in members if topic in one.topics]
@@ -91,8 +101,8 @@ def _balanced(members: Sequence[GroupMember], counts: Mapping[str, int], owned_b
         for index in range(counts[topic]):
             partition = TopicPartition(topic, index)
             if partition not in assigned:
-                kept[min(takes, key=lambda one: len(kept[one]))].append(partition)
-    _even_out(kept, takers)
+                kept[min(takes, key=lambda one: (len(kept[one]) + 1) / weights[one])].append(partition)
+    _even_out(kept, takers, weights)
     return {member_id: sorted(partitions) for member_id, partitions in kept.items()}
 
 
@@ -123,18 +133,18 @@ def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: O
     return kept
 
 
-def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
+def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]], weights: Mapping[str, int]) -> None:
     """Move partitions to members with fewer partitions until no move improves the balance."""
-    while _move_one(kept, takers):
+    while _move_one(kept, takers, weights):
         pass
 
 
-def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> bool:
+def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]], weights: Mapping[str, int]) -> bool:
     """Move a partition away from the fullest member that has a movable partition; return whether a partition moved."""
-    for giver in sorted(kept, key=lambda one: -len(kept[one])):
+    for giver in sorted(kept, key=lambda one: -len(kept[one]) / weights[one]):
         for topic in sorted({one.topic for one in kept[giver]}):
-            taker = min(takers[topic], key=lambda one: len(kept[one]))
-            if len(kept[taker]) + 1 < len(kept[giver]):
+            taker = min(takers[topic], key=lambda one: (len(kept[one]) + 1) / weights[one])
+            if (len(kept[taker]) + 1) / weights[taker] < len(kept[giver]) / weights[giver]:
                 partition = max(one for one in kept[giver] if one.topic == topic)
                 kept[giver].remove(partition)
                 kept[taker].append(partition)

@@ -35,7 +35,7 @@ class Caller:
     @property
     def is_node(self) -> bool:
         """Whether the caller is a broker or a controller."""
-        return self.identity is not None and self.identity.role is not Role.CLIENT
+        return self.identity is not None and self.identity.role.is_node
 
 
 _caller: ContextVar[Caller] = ContextVar("caller")
@@ -147,9 +147,8 @@ class Guard:
             identity = Identity.parse(uri.decode("ascii", "replace"))
         except InvalidIdentityError as failure:
             raise self._denied(method, Caller(), context, str(failure)) from None
-        caller = Caller(
-            identity.principal, identity, identity.role is not Role.CLIENT or identity.principal in self._super_users
-        )
+        named = identity.principal in self._super_users and identity.role is not Role.GATEWAY
+        caller = Caller(identity.principal, identity, identity.role.is_node or named)
         if identity.cluster != self._cluster:
             raise self._denied(method, caller, context, f"the certificate belongs to cluster {identity.cluster}")
         return caller

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from paceline.model.control import Endpoint
 from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
 from paceline.runtime.settings.fields import MAX_INT64, key_name
-from paceline.runtime.settings.keys import KEYS, BrokerKeys, CommonKeys, ControllerKeys
+from paceline.runtime.settings.keys import KEYS, BrokerKeys, CommonKeys, ControllerKeys, GatewayKeys, ProcessKeys
 from paceline.runtime.settings.listeners import advertised_listeners, parse_listeners
 from paceline.runtime.settings.security import HIDDEN, SECRETS, Security, resolve_secret, security_of
 from paceline.runtime.settings.sources import Setting, SettingsError, from_environment, from_file, from_flags
@@ -29,10 +29,12 @@ from paceline.runtime.settings.zookeeper import zookeeper_problems
 __all__ = [
     "BrokerSettings",
     "ControllerSettings",
+    "GatewaySettings",
     "ProcessOptions",
     "SettingsError",
     "load_broker",
     "load_controller",
+    "load_gateway",
     "print_unchecked",
 ]
 
@@ -40,7 +42,8 @@ DEFAULT_CHROOT = "/paceline"
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 
-K = TypeVar("K", bound=CommonKeys)
+K = TypeVar("K", bound=ProcessKeys)
+N = TypeVar("N", bound=CommonKeys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings(Generic[K]):
-    """Common part of the settings of brokers and controllers."""
+    """Common part of the settings of all processes."""
 
     keys: K
     origins: Mapping[str, str]
@@ -72,17 +75,6 @@ class LoadedSettings(Generic[K]):
     """Addresses to publish; port 0 means the bound port."""
     security: Security
     options: ProcessOptions
-
-    @property
-    def zookeeper_hosts(self) -> str:
-        """``host:port,...`` with the chroot, ``/paceline`` when the setting has none."""
-        hosts, slash, chroot = self.keys.zookeeper_connect.partition("/")
-        return hosts + (f"/{chroot}".rstrip("/") if slash else DEFAULT_CHROOT)
-
-    @property
-    def zookeeper_connection_timeout_ms(self) -> int:
-        """Longest wait for the first connection; the session timeout when not set."""
-        return self.keys.zookeeper_connection_timeout_ms or self.keys.zookeeper_session_timeout_ms
 
     def print_config(self) -> str:
         """Return one line per key: name, value, origin."""
@@ -107,7 +99,28 @@ def _columns(rows: list[tuple[str, str, str]]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(LoadedSettings[BrokerKeys]):
+class NodeSettings(LoadedSettings[N], Generic[N]):
+    """Common part of the settings of brokers and controllers."""
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """``host:port,...`` with the chroot, ``/paceline`` when the setting has none."""
+        hosts, slash, chroot = self.keys.zookeeper_connect.partition("/")
+        return hosts + (f"/{chroot}".rstrip("/") if slash else DEFAULT_CHROOT)
+
+    @property
+    def zookeeper_connection_timeout_ms(self) -> int:
+        """Longest wait for the first connection; the session timeout when not set."""
+        return self.keys.zookeeper_connection_timeout_ms or self.keys.zookeeper_session_timeout_ms
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings(LoadedSettings[GatewayKeys]):
+    """All settings of a gateway process."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(NodeSettings[BrokerKeys]):
     """All settings of a broker process."""
 
     log_dirs: tuple[str, ...]
@@ -126,7 +139,7 @@ class BrokerSettings(LoadedSettings[BrokerKeys]):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSettings(LoadedSettings[ControllerKeys]):
+class ControllerSettings(NodeSettings[ControllerKeys]):
     """All settings of a controller process."""
 
     topic_defaults: Mapping[str, str]
@@ -183,6 +196,27 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
     return ControllerSettings(keys, origins, listeners, advertised, security, options, shared)
 
 
+def load_gateway(arguments: Sequence[str], environment: Mapping[str, str]) -> GatewaySettings:
+    """Return a gateway's settings.
+
+    Raises:
+        SettingsError: a key is unknown, a value is not valid, or values contradict each other.
+    """
+    keys, origins, options = _load(GatewayKeys, arguments, environment)
+    problems: list[str] = []
+    listeners = parse_listeners("gateway", keys.listeners, problems)
+    security = security_of(keys, listeners, problems)
+    if keys.bootstrap_security_protocol == "SSL":
+        problems.extend(
+            f"{key_name(field)} is required: bootstrap.security.protocol is SSL"
+            for field in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
+            if not getattr(keys, field)
+        )
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return GatewaySettings(keys, origins, listeners, listeners, security, options)
+
+
 def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
     """Return the options from flags that are not settings, and the remaining arguments.
 
@@ -235,7 +269,7 @@ def _load(
 
 
 def _merged(
-    keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]
+    keys_class: type[ProcessKeys], arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[ProcessOptions, dict[str, Setting], list[str]]:
     """Return the options, the settings of this kind of process, and an error message per unknown setting."""
     options, flags = process_options(arguments)
@@ -248,7 +282,7 @@ def _merged(
     return options, {key: each for key, each in merged.items() if KEYS[key] in keys_class.model_fields}, problems
 
 
-def print_unchecked(keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+def print_unchecked(keys_class: type[ProcessKeys], arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return one line per key as written, for settings that cannot be loaded."""
     _, mine, _ = _merged(keys_class, arguments, environment)
     rows = []

@@ -1,12 +1,12 @@
 """``--help`` of a service, generated from the table of its keys."""
 
 from paceline.runtime.settings.fields import key_name
-from paceline.runtime.settings.keys import CommonKeys
+from paceline.runtime.settings.keys import ProcessKeys
 from paceline.runtime.settings.sources import flag_name
 
 
-def help_text(role: str, keys_class: type[CommonKeys]) -> str:
-    """Return the instructions to start a ``broker`` or ``controller`` manually."""
+def help_text(role: str, keys_class: type[ProcessKeys]) -> str:
+    """Return the instructions to start a ``broker``, ``controller`` or ``gateway`` manually."""
     lines = [
         f"usage: python -m paceline.{role} [--config FILE] [--KEY VALUE ...]",
         "",

@@ -20,10 +20,28 @@ from paceline.runtime.settings.fields import (
 from paceline.runtime.settings.security import SecurityKeys
 
 
-class CommonKeys(SecurityKeys):
-    """Keys of both brokers and controllers."""
+class ProcessKeys(SecurityKeys):
+    """Keys of every process: brokers, controllers and gateways."""
 
     model_config = SettingsConfigDict(extra="forbid", alias_generator=key_name, validate_default=True, frozen=True)
+
+    listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free port")
+    socket_request_max_bytes: int = key(4 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
+    max_connections: int = key(
+        4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
+    )
+    max_silent_connections_per_ip: int = key(
+        512, "connections", "maximum per listener and address without a call; the oldest are closed beyond it", ge=1
+    )
+    metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
+    metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
+    reflection_enable: bool = key(True, "", "gRPC reflection on CLIENT and EXTERNAL")
+    logging_format: Literal["console", "json"] = key("console", "", "format of the service's log")
+    logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "minimum severity logged")
+
+
+class CommonKeys(ProcessKeys):
+    """Keys of both brokers and controllers."""
 
     zookeeper_connect: str = key(..., "", "host:port,...[/chroot]; without a chroot /paceline is used", min_length=1)
     zookeeper_session_timeout_ms: int = key(18_000, "ms", "time until a dead process is detected", ge=100)
@@ -36,26 +54,13 @@ class CommonKeys(SecurityKeys):
         False, "", "lose records rather than wait", topic="unclean.leader.election.enable"
     )
     min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", ge=1)
-    listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free port")
     advertised_listeners: OptionalText = key(None, "", "published addresses; default: the listeners")
-    socket_request_max_bytes: int = key(4 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
-    max_connections: int = key(
-        4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
-    )
-    max_silent_connections_per_ip: int = key(
-        512, "connections", "maximum per listener and address without a call; the oldest are closed beyond it", ge=1
-    )
     control_silent_calls_max: int = key(
         16, "calls", "maximum to CONTROL whose message is missing; the oldest is cancelled beyond it", ge=1, le=1_000
     )
-    metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
-    metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
     metrics_partitions_max: int = key(
         500, "partitions", "partitions of a broker, and topics, with their own series; 0: none", ge=0, le=100_000
     )
-    reflection_enable: bool = key(True, "", "gRPC reflection on CLIENT and EXTERNAL")
-    logging_format: Literal["console", "json"] = key("console", "", "format of the service's log")
-    logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "minimum severity logged")
     cluster_events_topic_enable: bool = key(False, "", "publish state changes to the topic __cluster_events")
     cluster_events_topic_replication_factor: int = key(
         3, "replicas", "replicas of __cluster_events, which is created when as many brokers are live", ge=1, le=32_767
@@ -225,10 +230,35 @@ class BrokerKeys(CommonKeys):
     offset_metadata_max_bytes: int = key(4_096, "bytes", "largest metadata text of a committed offset", ge=0, le=32_767)
 
 
+class GatewayKeys(ProcessKeys):
+    """Keys of a gateway."""
+
+    bootstrap_servers: str = key(..., "", "host:port,... of brokers", min_length=1)
+    bootstrap_security_protocol: Literal["PLAINTEXT", "SSL"] = key(
+        "PLAINTEXT", "", "how to call brokers; SSL uses ssl.ca.file, ssl.certificate.file and ssl.key.file"
+    )
+    gateway_token_key_file: OptionalText = key(
+        None, "", "keys that sign the tokens of Pull, the same on all gateways; default: a key of this process"
+    )
+    gateway_session_timeout_ms: int = key(
+        10_000, "ms", "time until a group gives the partitions of a dead gateway to others", ge=6_000, le=1_800_000
+    )
+    gateway_revocation_ms: int = key(
+        5_000, "ms", "time that a subscriber has to acknowledge records of a partition that it loses", ge=0, le=60_000
+    )
+    gateway_commit_interval_ms: int = key(1_000, "ms", "pause between commits of acknowledged positions", ge=50)
+    gateway_members_max: int = key(
+        200, "members", "maximum number of groups, and of subscribers without a group", ge=1, le=10_000
+    )
+    gateway_pull_idle_ms: int = key(
+        60_000, "ms", "time without a Pull after which the gateway leaves a group that has no stream", ge=1_000
+    )
+
+
 KEYS: Final[dict[str, str]] = {
-    key_name(field): field for keys in (ControllerKeys, BrokerKeys) for field in keys.model_fields
+    key_name(field): field for keys in (ControllerKeys, BrokerKeys, GatewayKeys) for field in keys.model_fields
 }
-"""All keys of the shared settings file with their fields. A broker ignores a controller's keys, and vice versa."""
+"""All keys of the shared settings file with their fields. A process ignores the keys of other kinds of processes."""
 
 _ONE_LOOP = "a broker runs on one event loop"
 _PEM = "certificates are PEM files: ssl.certificate.file, ssl.key.file and ssl.ca.file"

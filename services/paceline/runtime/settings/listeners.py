@@ -9,13 +9,19 @@ from paceline.model.control import Endpoint
 DEFAULT_LISTENERS: Final = {
     "broker": "CLIENT://127.0.0.1:9092,REPLICATION://127.0.0.1:9093,CONTROL://127.0.0.1:9094",
     "controller": "CLIENT://127.0.0.1:9082,CONTROL://127.0.0.1:9084",
+    "gateway": "CLIENT://127.0.0.1:9095",
 }
 """Loopback only: a process is reachable from other machines only when its settings allow it."""
 
-REQUIRED: Final = {"broker": ("CLIENT", "REPLICATION", "CONTROL"), "controller": ("CLIENT", "CONTROL")}
+REQUIRED: Final = {
+    "broker": ("CLIENT", "REPLICATION", "CONTROL"),
+    "controller": ("CLIENT", "CONTROL"),
+    "gateway": ("CLIENT",),
+}
 ALLOWED: Final = {
     "broker": ("CLIENT", "EXTERNAL", "REPLICATION", "CONTROL"),
     "controller": ("CLIENT", "EXTERNAL", "CONTROL"),
+    "gateway": ("CLIENT", "EXTERNAL"),
 }
 
 _ENTRY = re.compile(r"([A-Za-z]+)://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):(\d{1,5})")
@@ -23,7 +29,7 @@ _UNSPECIFIED = {"0.0.0.0", "::"}
 
 
 def parse_listeners(role: str, text: str | None, problems: list[str]) -> tuple[Endpoint, ...]:
-    """Return the listeners of a ``broker`` or ``controller``; adds errors to ``problems``."""
+    """Return the listeners of a ``broker``, ``controller`` or ``gateway``; adds errors to ``problems``."""
     found = _parse("listeners", text or DEFAULT_LISTENERS[role], problems)
     names = [endpoint.listener for endpoint in found]
     problems.extend(f"listeners: {name} is required" for name in REQUIRED[role] if name not in names)

@@ -1,0 +1,1 @@
+"""gRPC, threads and clocks of the gateway; read `servicer.py` first."""
