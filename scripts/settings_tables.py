@@ -12,7 +12,7 @@ from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.config_keys import ConfigKey
 from paceline.runtime.settings.fields import DAY_MS, MAX_INT64, key_name
-from paceline.runtime.settings.keys import NOT_HERE, BrokerKeys, CommonKeys, ControllerKeys
+from paceline.runtime.settings.keys import NOT_HERE, BrokerKeys, CommonKeys, ControllerKeys, GatewayKeys, ProcessKeys
 from paceline_client import Admin, Consumer, Producer
 
 GUIDE: Final = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -47,7 +47,7 @@ def value(found: Any, unit: str) -> str:
     return str(found)
 
 
-def keys_of(keys: type[CommonKeys], without: type[CommonKeys] | None = None) -> Iterator[tuple[str, ...]]:
+def keys_of(keys: type[ProcessKeys], without: type[ProcessKeys] | None = None) -> Iterator[tuple[str, ...]]:
     """Yield a row per key of a class, except the keys of ``without``."""
     inherited = without.model_fields if without is not None else {}
     for field, info in sorted(keys.model_fields.items()):
@@ -99,6 +99,7 @@ TABLES: Final = {
     "common": lambda: table(KEYS, keys_of(CommonKeys)),
     "controller": lambda: table(KEYS, keys_of(ControllerKeys, CommonKeys)),
     "broker": lambda: table(KEYS, keys_of(BrokerKeys, CommonKeys)),
+    "gateway": lambda: table(KEYS, keys_of(GatewayKeys, CommonKeys)),
     "topic": lambda: table("Key, Default, Meaning", described(TOPIC_KEY_DESCRIPTIONS.values())),
     "dynamic": lambda: table("Key, Default, Meaning", described(BROKER_KEY_DESCRIPTIONS.values())),
     "refused": lambda: table("Kafka's key, Reason", ((f"`{key}`", why) for key, why in NOT_HERE.items())),

@@ -21,7 +21,10 @@ node() {  # node ROLE ID SERVICE: its files, which only the user of its containe
     mv "$folder/$1-$2.key" "$folder/node.key"
     mv "$folder/$1-$2.crt" "$folder/node.crt"
   fi
-  cp "$authority/zookeeper.password" "$folder/"
+  case $1 in
+    gateway) cp "$authority/gateway.keys" "$folder/" ;;
+    *) cp "$authority/zookeeper.password" "$folder/" ;;
+  esac
   chown -R 10001:10001 "$folder"
   chmod 700 "$folder"
 }
@@ -29,6 +32,9 @@ node() {  # node ROLE ID SERVICE: its files, which only the user of its containe
 [ -f "$authority/ca.crt" ] || paceline certs ca "$authority" 2>/dev/null
 [ -s "$authority/zookeeper.password" ] ||
   python -c 'import secrets; print(secrets.token_hex(24))' >"$authority/zookeeper.password"
+
+[ -s "$authority/gateway.keys" ] ||
+  python -c 'import secrets; print(secrets.token_hex(32))' >"$authority/gateway.keys"
 
 sh /zookeeper_login.sh <"$authority/zookeeper.password" >/secrets/zookeeper/jaas.conf
 chown -R 1000:1000 /secrets/zookeeper
@@ -58,7 +64,7 @@ spark.driver.memory 768m
 END
 fi
 
-# NODES: role/id=service of each controller and broker.
+# NODES: role/id=service of each controller, broker and gateway.
 for entry in $NODES; do
   identity=${entry%%=*}
   node "${identity%%/*}" "${identity##*/}" "${entry##*=}"

@@ -32,6 +32,9 @@ for ((id = 0; id < controllers; id++)); do
   paceline certs node "$directory" "controller/$((1000000 + id))" --host "controller-$id.controller.$domain" \
     --out "$directory" >&2
 done
+paceline certs node "$directory" gateway/1 --host "gateway.$domain" --host "gateway.$namespace" --host gateway \
+  --out "$directory" >&2
+[ -s "$directory/gateway.keys" ] || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$directory/gateway.keys"
 paceline certs client "$directory" admin --out "$directory" >&2
 
 sh "$here/../../config/compose/zookeeper_login.sh" <"$directory/zookeeper.password" >"$directory/jaas.conf"
@@ -52,4 +55,5 @@ secret broker ca.crt zookeeper.password "${files[@]}"
 files=()
 for ((id = 1000000; id < 1000000 + controllers; id++)); do files+=("controller-$id.crt" "controller-$id.key"); done
 secret controller ca.crt zookeeper.password "${files[@]}"
+secret gateway ca.crt gateway-1.crt gateway-1.key gateway.keys
 secret zookeeper jaas.conf

@@ -150,6 +150,7 @@ class _Demo:
         try:
             cluster.start(say=lambda text: console.print(f"  {text}", markup=False))
             if self._options.keep:
+                console.print(f"  gateway: {cluster.start_gateway().client_address}", markup=False)
                 console.print(f"  watch it in a browser: {cluster.start_console()}", markup=False)
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topics(

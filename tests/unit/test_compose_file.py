@@ -26,6 +26,7 @@ SECURITY = {
     "ssl.ca.file",
     "ssl.certificate.file",
     "ssl.key.file",
+    "gateway.token.key.file",
     "super.users",
     "zookeeper.sasl.username",
     "zookeeper.sasl.password",

@@ -45,7 +45,19 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "console": ({"model", "findings"}, False),
     "console/service": ({"model", "findings", "operations", "paceline_client"}, True),
     "cli": (
-        {"console", "model", "planning", "findings", "dev", "pipeline", "rpc", "security", "paceline_client", "log"}
+        {
+            "console",
+            "gateway",
+            "model",
+            "planning",
+            "findings",
+            "dev",
+            "pipeline",
+            "rpc",
+            "security",
+            "paceline_client",
+            "log",
+        }
         | {"operations", "broker.groups.records", "broker.groups.offsets_topic"},
         True,
     ),

@@ -46,15 +46,15 @@ def ca(directory: Path, cluster_id: str | None, days: int) -> None:
 
 @certs.command()
 @_directory
-@click.argument("node", metavar="broker/ID|controller/ID")
+@click.argument("node", metavar="broker/ID|controller/ID|gateway/NAME")
 @click.option("--host", "hosts", multiple=True, required=True, help="name or address of the node; repeatable")
 @_days
 @_out
 def node(directory: Path, node: str, hosts: tuple[str, ...], days: int, out: Path | None) -> None:
-    """Issue the certificate of a broker or controller, or renew it."""
+    """Issue the certificate of a broker, controller or gateway, or renew it."""
     role, _, name = node.partition("/")
-    if role not in ("broker", "controller"):
-        raise click.BadParameter(f"{node!r} is neither broker/ID nor controller/ID", param_hint="NODE")
+    if role not in ("broker", "controller", "gateway"):
+        raise click.BadParameter(f"{node!r} is not broker/ID, controller/ID or gateway/NAME", param_hint="NODE")
     _issue(directory, Role(role), name, hosts, days, out)
 
 

@@ -26,6 +26,7 @@ _COMMANDS = {
     "log": ("paceline.cli.log", "log", "show and check the files of a stopped broker"),
     "pipeline": ("paceline.cli.pipeline", "pipeline", "run Spark jobs over topics and the cluster"),
     "top": ("paceline.cli.top", "top", "show log end, high watermark, lag and ISR of partitions live"),
+    "gateway": ("paceline.cli.gateway", "gateway", "serve callers that have generated stubs alone"),
     "console": ("paceline.cli.console", "console", "show the cluster and its replication in a browser"),
     "completion": ("paceline.cli.completion", "completion", "complete commands and topic names on Tab"),
 }

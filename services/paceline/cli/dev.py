@@ -94,6 +94,7 @@ def up(
     )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))
+        gateway = cluster.start_gateway()
         if console:
             cluster.start_console()
     except (LocalClusterError, OSError) as error:
@@ -105,6 +106,7 @@ def up(
     if cluster.ports not in (default_plan(controllers, brokers), plan):
         click.echo("not using the documented ports; choose ports with --port-offset", err=True)
     click.echo(f"up: bootstrap servers {cluster.bootstrap}", err=secure)
+    click.echo(f"gateway: {gateway.client_address}", err=True)
     if console:
         again = f"another browser needs a new address: {dev_command('logs', directory)} console -n 1"
         click.echo(f"console: {cluster.console_address}", err=secure)

@@ -29,7 +29,7 @@ STOP_SECONDS: Final = 40.0
 START_SECONDS: Final = 60.0
 CONSOLE: Final = "console"
 """Kind and name of the console's process, which is not a node of the cluster."""
-STOP_ORDER: Final = (CONSOLE, "broker", "controller")
+STOP_ORDER: Final = (CONSOLE, "gateway", "broker", "controller")
 FAST_RECONNECT: Final[Options] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -195,7 +195,7 @@ def stop_node(directory: Path, name: str, *, force: bool, timeout_s: float = STO
 
 
 def stop_detached(directory: Path, timeout_s: float = STOP_SECONDS) -> list[str]:
-    """Stop all processes, console and brokers first; return the names of the stopped processes."""
+    """Stop all processes, console, gateways and brokers first; return the names of the stopped processes."""
     state = read_state(directory)
     if state is None:
         return []

@@ -30,7 +30,7 @@ from paceline.dev.detached_cluster import (
     write_state,
 )
 from paceline.dev.ports import CONSOLE as CONSOLE_PORT
-from paceline.dev.ports import PortPlan, choose_plan, choose_port, load_plan, save_plan
+from paceline.dev.ports import GATEWAY, GATEWAY_METRICS, PortPlan, choose_plan, choose_port, load_plan, save_plan
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import open_channel
@@ -56,10 +56,10 @@ class LocalClusterError(Exception):
 
 @dataclass
 class Node:
-    """A controller, broker or console process."""
+    """A controller, broker, gateway or console process."""
 
     kind: str
-    """``controller``, ``broker`` or ``console``."""
+    """``controller``, ``broker``, ``gateway`` or ``console``."""
     node_id: int
     argv: list[str]
     log_path: Path
@@ -321,13 +321,57 @@ class LocalCluster:
         self._wait_until(node, timeout_s, "did not listen", lambda _: "" if address.exists() else "no address yet")
         return self.console_address
 
+    def start_gateway(self, index: int = 1, timeout_s: float = 60.0, **settings: str) -> Node:
+        """Start a `paceline gateway`, on its documented port if that is free, and return it when it serves.
+
+        Args:
+            index: number of the gateway, from 1.
+            timeout_s: longest wait.
+            settings: further settings, with underscores for dots.
+
+        Raises:
+            LocalClusterError: it ended, or was not ready in time.
+        """
+        folder = self.directory / f"gateway-{index}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        host = self.host_of("gateway", index)
+        address = f"{host}:{choose_port(GATEWAY, host)}"
+        values = {
+            "bootstrap.servers": self.bootstrap,
+            "listeners": f"CLIENT://{address}",
+            "metrics.port": str(choose_port(GATEWAY_METRICS, host)),
+            "gateway.token.key.file": str(_made_once(self.directory / "gateway.keys")),
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+        if self.secure:
+            from paceline.security.certificates import CertificateAuthority
+
+            authority = CertificateAuthority.load(self.certificates)
+            identity = Identity(authority.trust_domain, Role.GATEWAY, str(index))
+            authority.issue(identity, (HOST, "localhost"), self.certificates, _VALIDITY)
+            stem = self.certificates / f"gateway-{index}"
+            values |= {
+                "listener.security.protocol.map": "CLIENT:SSL",
+                "ssl.ca.file": str(self.certificates / "ca.crt"),
+                "ssl.certificate.file": f"{stem}.crt",
+                "ssl.key.file": f"{stem}.key",
+            }
+        argv = [sys.executable, "-m", "paceline.gateway"]
+        argv += [f"--{key.replace('.', '-')}={value}" for key, value in values.items()]
+        argv += [] if self.detached else ["--die-with-parent"]
+        node = Node("gateway", index, argv, folder / "service.log", address, "")
+        self.nodes[node.name] = node
+        self._spawn(node)
+        self.wait_ready(node, timeout_s)
+        return node
+
     @property
     def console_address(self) -> str:
         """The address that lets the next browser into the console; each is good for one browser."""
         return address_file(self.directory).read_text(encoding="utf-8").strip()
 
     def stop(self, force: bool = False) -> None:
-        """Stop console, brokers, controllers and ZooKeeper in turn; kills processes that do not stop in time."""
+        """Stop console, gateways, brokers, controllers and ZooKeeper; kills processes that do not stop in time."""
         for kind in STOP_ORDER:
             nodes = [node for node in self.nodes.values() if node.kind == kind and node.running]
             for node in nodes:
@@ -369,15 +413,7 @@ class LocalCluster:
         """Return the ZooKeeper user of controllers and brokers; its password is created once."""
         if not self.secure:
             return None
-        path = self._password_file
-        if path.exists() and not path.stat().st_size:
-            path.unlink()  # An earlier start was killed before it wrote the password, so no process has used it.
-        if not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(24))
-        return ZOOKEEPER_USER, path.read_text(encoding="ascii").strip()
+        return ZOOKEEPER_USER, _made_once(self._password_file).read_text(encoding="ascii").strip()
 
     @property
     def _password_file(self) -> Path:
@@ -501,3 +537,15 @@ def remove(directory: Path) -> None:
     """Stop a detached cluster and delete its directory."""
     stop_detached(directory)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _made_once(path: Path) -> Path:
+    """Return a file with 32 random bytes as hex digits that only its owner can read, created if it does not exist."""
+    if path.exists() and not path.stat().st_size:
+        path.unlink()  # An earlier start was killed before it wrote the file, so no process has used it.
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+    return path

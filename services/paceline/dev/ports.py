@@ -17,7 +17,7 @@ PORTS_FILE = "ports.json"
 _lock_files: list[IO[bytes]] = []
 _reserved: set[int] = set()
 
-BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER, CONSOLE = 9101, 9081, 2181, 8090
+BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER, CONSOLE, GATEWAY, GATEWAY_METRICS = 9101, 9081, 2181, 8090, 9095, 9096
 
 
 @dataclass(frozen=True, slots=True)

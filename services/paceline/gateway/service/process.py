@@ -20,7 +20,6 @@ from paceline.gateway.service.members import Members
 from paceline.gateway.service.publisher import Publisher
 from paceline.gateway.service.servicer import GatewayServicer, ProducerIds
 from paceline.model.errors import PacelineError
-from paceline.model.tls import TlsFiles
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.private_files import private_file_problem
 from paceline.rpc.security.transport_security import TransportSecurity
@@ -79,10 +78,7 @@ class GatewayProcess:
         self._settings = settings
         self._metrics = Metrics()
         security = open_transport_security(settings.security)
-        tls = None
-        if keys.bootstrap_security_protocol == "SSL":
-            files = (keys.ssl_ca_file, keys.ssl_certificate_file, keys.ssl_key_file)
-            tls = TlsFiles(*(Path(name or "") for name in files))
+        tls = settings.broker_tls
         try:
             self._connections = Connections(
                 keys.bootstrap_servers, tls=tls, user_agent="paceline-gateway", name="gateway"

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from paceline.model.control import Endpoint
 from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
+from paceline.model.tls import TlsFiles
 from paceline.runtime.settings.fields import MAX_INT64, key_name
 from paceline.runtime.settings.keys import KEYS, BrokerKeys, CommonKeys, ControllerKeys, GatewayKeys, ProcessKeys
 from paceline.runtime.settings.listeners import advertised_listeners, parse_listeners
@@ -117,6 +118,16 @@ class NodeSettings(LoadedSettings[N], Generic[N]):
 @dataclass(frozen=True, slots=True)
 class GatewaySettings(LoadedSettings[GatewayKeys]):
     """All settings of a gateway process."""
+
+    @property
+    def broker_tls(self) -> TlsFiles | None:
+        """Certificate files for calls to brokers, None for plaintext."""
+        keys = self.keys
+        plain = self.security.listeners["CLIENT"].tls is None
+        if keys.bootstrap_security_protocol == "PLAINTEXT" or (plain and not keys.bootstrap_security_protocol):
+            return None
+        names = (keys.ssl_ca_file, keys.ssl_certificate_file, keys.ssl_key_file)
+        return TlsFiles(*(Path(name or "") for name in names))
 
 
 @dataclass(frozen=True, slots=True)

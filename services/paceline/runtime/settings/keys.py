@@ -234,8 +234,8 @@ class GatewayKeys(ProcessKeys):
     """Keys of a gateway."""
 
     bootstrap_servers: str = key(..., "", "host:port,... of brokers", min_length=1)
-    bootstrap_security_protocol: Literal["PLAINTEXT", "SSL"] = key(
-        "PLAINTEXT", "", "how to call brokers; SSL uses ssl.ca.file, ssl.certificate.file and ssl.key.file"
+    bootstrap_security_protocol: Literal["PLAINTEXT", "SSL", ""] = key(
+        "", "", "how to call brokers, with the files of ssl.ca.file etc.; default: the protocol of CLIENT"
     )
     gateway_token_key_file: OptionalText = key(
         None, "", "keys that sign the tokens of Pull, the same on all gateways; default: a key of this process"
