@@ -26,7 +26,6 @@ SECURITY = {
     "ssl.ca.file",
     "ssl.certificate.file",
     "ssl.key.file",
-    "gateway.token.key.file",
     "super.users",
     "zookeeper.sasl.username",
     "zookeeper.sasl.password",
@@ -38,7 +37,11 @@ def test_the_environment_gives_known_keys_and_only_addresses_ids_directories_and
     given = set(re.findall(r"^ +(PACELINE_\w+):", COMPOSE, re.MULTILINE))
     allowed = {environment_name(key) for key in ADDRESSES_IDS_AND_DIRECTORIES | SECURITY}
 
-    assert given == allowed | {"PACELINE_BOOTSTRAP_SERVERS"}  # of the clients in profiles
+    of_clients = {
+        "PACELINE_BOOTSTRAP_SERVERS",
+        "PACELINE_GATEWAY_TOKEN_KEY_FILE",
+    }  # of gateways, and clients in profiles
+    assert given == allowed | of_clients
     assert allowed <= {environment_name(key) for key in KEYS}
 
 

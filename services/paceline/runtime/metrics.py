@@ -63,6 +63,11 @@ GAUGES: Final = {
     "logs_set_aside": "Logs that were renamed because a topic with the same name and another id owns the partition",
     "log_cleaner_max_dirty_percent": "Dirty part of the dirtiest log that is compacted",
     "uncleanable_partitions": "Logs whose compaction has failed",
+    "gateway_members": "Groups, and readers without a group, that the gateway reads for",
+    "gateway_streams": "Subscribe streams; the Pull callers of a group count as one",
+    "gateway_partitions": "Partitions that the gateway's members hold",
+    "gateway_unacknowledged_records": "Records delivered and not acknowledged",
+    "gateway_unanswered_bytes": "Bytes of published records without a result",
     "topics_with_unknown_settings": "Topics whose settings could not be read for more than a minute",
 }
 FAMILIES: Final = {
@@ -137,6 +142,7 @@ COUNTERS: Final = {
     "damaged_reads_total": "Reads that found a damaged record",
     "replicas_moved_total": "Completed moves of replicas between log directories",
     "moved_bytes_total": "Bytes copied between log directories",
+    "gateway_published_records_total": "Published records with a result that is no error",
     "log_cleaner_runs_total": "Compactions of one log",
     "log_cleaner_bytes_total": "Bytes read and written by compaction",
     "log_cleaner_bytes_removed_total": "Bytes that compaction removed",

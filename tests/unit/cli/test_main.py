@@ -74,7 +74,12 @@ def test_an_installation_of_the_client_alone_names_the_extra_of_the_command_line
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], *([name] for name in _COMMANDS)], ids=lambda names: " ".join(names) or "all")
+_WRITTEN_BY_CLICK = [name for name in _COMMANDS if name != "gateway"]  # the help of a service lists its settings
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], *([name] for name in _WRITTEN_BY_CLICK)], ids=lambda names: " ".join(names) or "all"
+)
 def test_no_help_text_is_truncated(arguments: list[str]) -> None:
     ended = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80)
     assert ended.exit_code == 0

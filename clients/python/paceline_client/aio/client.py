@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -30,9 +30,7 @@ def arguments_of(
 class AsyncClient(Generic[C]):
     """An asyncio client over a blocking client, which `start` creates on a thread that makes all its calls."""
 
-    def __init__(
-        self, kind: Callable[..., C], bootstrap: str | Iterable[str], settings: Mapping[str, Any], name: str
-    ) -> None:
+    def __init__(self, kind: Callable[..., C], bootstrap: Any, settings: Mapping[str, Any], name: str) -> None:
         inspect.signature(kind).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
         self._create = functools.partial(kind, bootstrap, **settings)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)

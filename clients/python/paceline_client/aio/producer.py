@@ -9,6 +9,7 @@ from typing import Any
 from paceline_client.aio.client import AsyncClient, arguments_of
 from paceline_client.batch import ProducerBatch, RecordMetadata
 from paceline_client.codec import Headers
+from paceline_client.connections import Connections
 from paceline_client.producer import Producer
 from paceline_client.records import without_collection
 
@@ -25,7 +26,7 @@ class AsyncProducer(AsyncClient[Producer]):
     """
 
     @arguments_of(Producer.__init__)
-    def __init__(self, bootstrap: str | Iterable[str], **settings: Any) -> None:
+    def __init__(self, bootstrap: str | Iterable[str] | Connections, **settings: Any) -> None:
         super().__init__(Producer, bootstrap, settings, "paceline-async-producer")
         self._waiting: dict[ProducerBatch, dict[int, asyncio.Future[RecordMetadata]]] = {}
         """Futures of the records of each unresolved batch, by index; the loop is woken once for a batch."""

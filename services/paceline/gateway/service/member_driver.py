@@ -116,6 +116,8 @@ class MemberDriver(RebalanceListener):
         self._epochs: dict[TopicPartition, int] = {}
         """Seeks that the thread has carried out; only the thread uses it."""
         self._may_poll = False
+        self._is_broken = False
+        """Whether assigned partitions could not be handed to the member, which must then leave the group."""
         self._ended = asyncio.Event()
         self._timer = self._loop.create_task(self._tick())
         self._thread = threading.Thread(target=self._run, name=f"gateway-{self.group or 'reader'}", daemon=True)
@@ -365,7 +367,7 @@ class MemberDriver(RebalanceListener):
             LOG.warning("log truncated: group=%s error=%s", self.group, error)
             return
         except PacelineError as error:
-            if not error.retriable:
+            if not error.retriable or self._is_broken:
                 raise
             LOG.warning("reading failed, trying again: group=%s error=%s", self.group, error)
             time.sleep(0.1)
@@ -476,8 +478,12 @@ class MemberDriver(RebalanceListener):
             return
         consumer = self._consumer
         assert consumer is not None
-        found = consumer.committed(partitions, _LOOKUP_MS)
-        self._start(consumer, [tp for tp, one in found.items() if one is None])
+        try:
+            found = consumer.committed(partitions, _LOOKUP_MS)
+            self._start(consumer, [tp for tp, one in found.items() if one is None])
+        except PacelineError:
+            self._is_broken = True
+            raise
         for tp in partitions:
             self._epochs.pop(tp, None)
         self._call(self._assigned({tp: None if one is None else one.offset for tp, one in found.items()}))

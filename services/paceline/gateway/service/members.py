@@ -114,6 +114,7 @@ class Members:
         return driver
 
     def _stop(self, driver: MemberDriver) -> None:
+        self._drivers = {key: one for key, one in self._drivers.items() if one is not driver}
         task = asyncio.get_running_loop().create_task(driver.stop())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -151,7 +151,6 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         driver = await self._members.pull(principal, wanted)
         records = wanted.credit_records if wanted.HasField("credit_records") else _DEFAULT_PULL_RECORDS
         size = wanted.credit_bytes if wanted.HasField("credit_bytes") else _DEFAULT_PULL_BYTES
-        deadline_ms = time.time_ns() // 1_000_000 + lease_ms
         found = await driver.pull(records, size, lease_ms, wait_ms / 1000)
         deadline_ms = time.time_ns() // 1_000_000 + lease_ms
         member, generation = driver.member_id, driver.generation

@@ -49,10 +49,19 @@ def test_caller_is_known_to_servicers_and_super_users_are_nodes_and_the_named() 
         ("client/admin", "User:admin", True),
         ("client/guest", "User:guest", False),
         ("broker/1", "User:broker/1", True),
+        ("gateway/a", "User:gateway/a", False),
     ):
         for _ in range(2):  # the second time from the cache
             assert one.admit(PUBLIC, identity(path)).principal == principal
             assert (current_caller().principal, current_caller().is_super) == (principal, is_super)
+
+
+def test_a_gateway_is_no_node_and_never_a_super_user() -> None:
+    one = guard(super_users={"User:gateway/a"})
+    caller = one.admit(PUBLIC, identity("gateway/a"))
+    assert not caller.is_super and not caller.is_node
+    with pytest.raises(ClusterAuthorizationError, match="only a broker"):
+        one.admit(FETCH, identity("gateway/a"))
 
 
 @pytest.mark.parametrize(
