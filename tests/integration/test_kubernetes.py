@@ -14,7 +14,7 @@ import yaml
 from cryptography import x509
 
 from paceline.model.control import Endpoint
-from paceline.runtime.settings import BrokerSettings, ControllerSettings, load_broker, load_controller
+from paceline.runtime.settings import BrokerSettings, ControllerSettings, load_broker, load_controller, load_gateway
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -171,3 +171,27 @@ def test_the_secrets_of_other_nodes_reach_no_service_container() -> None:
     for role in ("broker", "controller"):
         (container,) = stateful_set(role)["spec"]["template"]["spec"]["containers"]
         assert "all-secrets" not in {mount["name"] for mount in container["volumeMounts"]}
+
+
+def test_the_settings_of_gateways_load_and_their_certificate_has_the_name_of_the_service(
+    secrets: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    (deployment,) = manifests("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    for name, content in secrets["gateway"].items():
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_bytes(content)
+    environment = {
+        one["name"]: one.get("value", "10.0.0.7")
+        .replace("$(POD_IP)", "10.0.0.7")
+        .replace("/run/paceline", str(tmp_path))
+        for one in container["env"]
+    }
+    settings = load_gateway([], environment)
+    assert settings.broker_tls is not None and settings.security.listeners["CLIENT"].tls is not None
+    assert len(bytes.fromhex(secrets["gateway"]["gateway.keys"].decode())) == 32
+    certificate = x509.load_pem_x509_certificate(secrets["gateway"]["gateway-1.crt"])
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "gateway.paceline.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
+    (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+    assert uri.endswith("/gateway/1")

@@ -8,6 +8,8 @@ from paceline.model.errors import InvalidRequestError
 MAX_CREDIT: Final = 2**31 - 1
 DEFAULT_RECORDS: Final = 1_000
 DEFAULT_BYTES: Final = 8 * 1024 * 1024
+MESSAGE_BYTES: Final = 1024 * 1024
+"""Bytes of records in one message; by default a gRPC client refuses messages above 4 MiB."""
 
 
 class Credits:
@@ -28,11 +30,11 @@ class Credits:
         self.bytes_used = 0
 
     def count_that_fits(self, sizes: Sequence[int]) -> int:
-        """Return how many of the next records may be delivered; a record above the limit fits alone."""
+        """Return how many of the next records may be delivered in a message; a record above the limit fits alone."""
         room = min(self._records - self.records_used, len(sizes))
         if room <= 0:
             return 0
-        left = self._bytes - self.bytes_used
+        left = min(self._bytes - self.bytes_used, MESSAGE_BYTES)
         for index in range(room):
             left -= sizes[index]
             if left < 0:

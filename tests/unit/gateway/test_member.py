@@ -58,6 +58,14 @@ def test_a_record_above_the_credit_in_bytes_is_delivered_alone() -> None:
     assert delivered(member.drain()) == [1]
 
 
+def test_a_large_batch_is_delivered_in_messages_that_every_client_accepts() -> None:
+    member = member_with(T0)
+    member.fetched(T0, batch(0, 30, size=100_000))
+    messages = [one.batch for one in member.drain() if isinstance(one, Deliver)]
+    assert [offset for one in messages for offset in one.offsets] == list(range(30))
+    assert all(one.size <= 1024 * 1024 for one in messages)
+
+
 def test_only_acknowledged_positions_are_committed_and_the_stream_is_told() -> None:
     member = member_with(T0)
     member.fetched(T0, batch(0, 5))

@@ -50,8 +50,7 @@ class DriverSettings:
 class Outbox:
     """Messages to one stream, in order; the member's credits bound the records in it."""
 
-    def __init__(self, wants: Callable[[str], bool]) -> None:
-        self.wants = wants
+    def __init__(self) -> None:
         self.error: Exception | None = None
         """Why the stream ends, None while it is open."""
         self._messages: deque[SubscribeResponse] = deque()
@@ -97,7 +96,6 @@ class MemberDriver(RebalanceListener):
         self.member = Member(settings.revocation_ms)
         self.failure: PacelineError | None = None
         """Why the member has ended; None while it runs."""
-        self.delivered = self.acknowledged = 0
         self.last_pull_s = 0.0
         self._connections = connections
         self._first = first
@@ -105,8 +103,7 @@ class MemberDriver(RebalanceListener):
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._outboxes: dict[StreamId, Outbox] = {}
-        self._patterns: dict[StreamId, str] = {}
-        self._topics: dict[StreamId, frozenset[str]] = {}
+        self._subscriptions: dict[StreamId, Subscription] = {}
         self._next_id = PULL + 1
         self._arrived = asyncio.Event()
         """Set when records for callers of Pull may have arrived."""
@@ -128,14 +125,14 @@ class MemberDriver(RebalanceListener):
         """Add a stream, or the stream of all Pull callers."""
         stream = PULL if is_pull else self._next_id
         self._next_id += not is_pull
-        self._topics[stream] = topics = frozenset(_topics_of(subscription))
-        self._patterns[stream] = subscription.topic_pattern
-        pattern = re.compile(subscription.topic_pattern) if subscription.topic_pattern else None
-        outbox = Outbox(lambda topic: topic in topics or (pattern is not None and pattern.fullmatch(topic) is not None))
-        self._outboxes[stream] = outbox
+        self._subscriptions[stream] = subscription
+        topics, pattern = frozenset(_topics_of(subscription)), re.compile(subscription.topic_pattern)
+        outbox = self._outboxes[stream] = Outbox()
         if self.failure is not None:
             outbox.end(self.failure)
-        self.member.join(stream, outbox.wants, credit, _now_ms())
+        self.member.join(
+            stream, lambda topic: topic in topics or pattern.fullmatch(topic) is not None, credit, _now_ms()
+        )
         self._apply()
         self._subscribe()
         if not self._thread.is_alive() and self.failure is None:
@@ -144,31 +141,30 @@ class MemberDriver(RebalanceListener):
 
     def widen_pull(self, subscription: Subscription) -> None:
         """Add the topics of a caller of Pull to those of the stream of all Pull callers."""
-        topics = self._topics.get(PULL)
-        wanted = frozenset(_topics_of(subscription))
-        if topics is None or not wanted <= topics or subscription.topic_pattern != self._patterns[PULL]:
-            merged_topics = Subscription(
-                topics=sorted(wanted | (topics or frozenset())), topic_pattern=subscription.topic_pattern
-            )
-            self.join(merged_topics, Credits(), is_pull=True)
+        known = self._subscriptions.get(PULL, Subscription())
+        topics = {*known.topics, *subscription.topics}
+        if (
+            PULL not in self._subscriptions
+            or topics != {*known.topics}
+            or (subscription.topic_pattern and subscription.topic_pattern != known.topic_pattern)
+        ):
+            pattern = subscription.topic_pattern or known.topic_pattern
+            self.join(Subscription(topics=sorted(topics), topic_pattern=pattern), Credits(), is_pull=True)
 
-    def leave(self, stream: StreamId) -> list[TopicPartition]:
-        """Remove a stream and return the partitions that it had; the driver stops with the last stream."""
-        owned = self.member.owned_by(stream)
+    def leave(self, stream: StreamId) -> None:
+        """Remove a stream."""
         self._outboxes.pop(stream, None)
-        self._topics.pop(stream, None)
-        self._patterns.pop(stream, None)
+        self._subscriptions.pop(stream, None)
         self.member.leave(stream, _now_ms())
         self._apply()
         if self._outboxes:
             self._subscribe()
-        return owned
 
     def acknowledge(self, stream: StreamId, positions: Iterable[tuple[TopicPartition, int]]) -> None:
         """Pass acknowledgements of a stream on."""
         now_ms = _now_ms()
         for tp, offset in positions:
-            self.acknowledged += self.member.acknowledge(stream, tp, offset, now_ms)
+            self.member.acknowledge(stream, tp, offset, now_ms)
         self._apply()
 
     async def commit_now(self, partitions: Sequence[TopicPartition]) -> Positions:
@@ -197,12 +193,11 @@ class MemberDriver(RebalanceListener):
             if self.failure is not None:
                 raise self.failure
             self.last_pull_s = time.monotonic()
-            self._arrived.clear()
             found = self.member.pull(max_records, max_bytes, lease_ms, _now_ms())
             self._apply()
+            self._arrived.clear()
             left = deadline - time.monotonic()
-            if found or (left <= 0 and (self._consumer is None or self.generation >= 0)):
-                self.delivered += sum(len(batch.records) for _, batch in found)
+            if found or (left <= 0 and self.generation >= 0):
                 return found
             if left <= -_LOOKUP_MS / 1000:
                 return []
@@ -216,7 +211,6 @@ class MemberDriver(RebalanceListener):
         for tp, position in positions.items():
             held = self.member.held.get(tp)
             if held is not None and self.member.acknowledge(PULL, tp, position, _now_ms()):
-                self.acknowledged += 1
                 held.committed = position
         self._apply()
 
@@ -259,10 +253,8 @@ class MemberDriver(RebalanceListener):
         for effect in self.member.drain():
             found = notice_of(effect)
             if found is not None:
-                outbox = self._outboxes.get(found[0])
-                if outbox is not None:
-                    self.delivered += len(found[1].records.records)
-                    outbox.put(found[1])
+                if found[0] in self._outboxes:
+                    self._outboxes[found[0]].put(found[1])
             elif isinstance(effect, Pause):
                 self._command(lambda consumer, one=effect: self._pause(consumer, one))  # type: ignore[misc]
             elif isinstance(effect, Seek):
@@ -276,8 +268,9 @@ class MemberDriver(RebalanceListener):
 
     def _subscribe(self) -> None:
         """Subscribe the consumer to the topics of all streams, if they have changed."""
-        topics = sorted(frozenset().union(*self._topics.values()))
-        patterns = sorted({one for one in self._patterns.values() if one})
+        subscriptions = self._subscriptions.values()
+        topics = sorted({topic for one in subscriptions for topic in _topics_of(one)})
+        patterns = sorted({one.topic_pattern for one in subscriptions if one.topic_pattern})
         positions = None
         if not self.group and self._first.WhichOneof("start") == "start_positions":
             positions = [TopicPartition(one.topic, one.partition) for one in self._first.start_positions.positions]
