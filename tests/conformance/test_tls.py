@@ -1,4 +1,4 @@
-"""Clients over TLS, with drivers that take the certificate files in `open`."""
+"""The libraries over TLS: the drivers take the certificate files in `open`."""
 
 import socket
 from collections.abc import Iterator
@@ -44,7 +44,9 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.stop(force=True)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(language, marks=pytest.mark.slow) for language in ("cpp", "rust")])
+@pytest.fixture(
+    scope="module", params=["go", *(pytest.param(one, marks=pytest.mark.slow) for one in ("java", "python"))]
+)
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
     try:

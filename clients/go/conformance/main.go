@@ -22,6 +22,7 @@ type command struct {
 	DeliveryTimeoutMs int               `json:"delivery_timeout_ms"`
 	RequestTimeoutMs  int               `json:"request_timeout_ms"`
 	LingerMs          int               `json:"linger_ms"`
+	TLS               tlsFiles          `json:"tls"`
 	Topic             string            `json:"topic"`
 	Records           []json.RawMessage `json:"records"`
 	Consumer          string            `json:"consumer"`
@@ -37,6 +38,12 @@ type command struct {
 	Configs           map[string]string `json:"configs"`
 	Key               []byte            `json:"key"`
 	PartitionCount    int               `json:"partition_count"`
+}
+
+type tlsFiles struct {
+	CA          string `json:"ca_file"`
+	Certificate string `json:"certificate_file"`
+	Key         string `json:"key_file"`
 }
 
 type driver struct {
@@ -141,7 +148,8 @@ func (d *driver) do(c command, raw []byte) (any, error) {
 func (d *driver) open(c command) error {
 	d.close()
 	client, err := paceline.NewClient(paceline.Config{
-		Bootstrap: c.Bootstrap, RequestTimeout: milliseconds(c.RequestTimeoutMs, 10_000)})
+		Bootstrap: c.Bootstrap, RequestTimeout: milliseconds(c.RequestTimeoutMs, 10_000),
+		CAFile: c.TLS.CA, CertFile: c.TLS.Certificate, KeyFile: c.TLS.Key})
 	if err != nil {
 		return err
 	}

@@ -4,11 +4,13 @@ import base64
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from paceline import __version__
 from paceline.model.errors import ErrorCode, InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline_client import Admin, Consumer, DeliveryFailedError, LogTruncatedError, NewTopic, Producer
 from paceline_client.errors import ProducerFatalError
 from paceline_client.partitioner import partition_for_key
@@ -22,6 +24,7 @@ class Driver:
 
     def __init__(self) -> None:
         self._bootstrap: list[str] = []
+        self._tls: TlsFiles | None = None
         self._producer: Producer | None = None
         self._admin: Admin | None = None
         self._consumers: dict[str, tuple[Consumer, TopicPartition]] = {}
@@ -73,7 +76,7 @@ class Driver:
     def open(self, command: Message) -> Message:
         """Create the clients."""
         self.close(command)
-        self._bootstrap = command["bootstrap"]
+        self._bootstrap, self._tls = command["bootstrap"], tls_files(command.get("tls", {}))
         delivery_ms = command.get("delivery_timeout_ms", 30_000)
         self._producer = Producer(
             self._bootstrap,
@@ -82,8 +85,9 @@ class Driver:
             max_block_ms=delivery_ms,
             request_timeout_ms=command.get("request_timeout_ms", 10_000),
             linger_ms=command.get("linger_ms", 0),
+            tls=self._tls,
         )
-        self._admin = Admin(self._bootstrap)
+        self._admin = Admin(self._bootstrap, tls=self._tls)
         return {}
 
     def produce(self, command: Message) -> Message:
@@ -109,7 +113,7 @@ class Driver:
     def consume_open(self, command: Message) -> Message:
         """Create a consumer."""
         topic_partition = TopicPartition(command["topic"], command["partition"])
-        consumer = Consumer(self._bootstrap, auto_offset_reset=command.get("reset", "earliest"))
+        consumer = Consumer(self._bootstrap, auto_offset_reset=command.get("reset", "earliest"), tls=self._tls)
         self._consumers[command["consumer"]] = consumer, topic_partition
         try:
             consumer.assign([topic_partition])
@@ -147,13 +151,13 @@ class Driver:
 
     def group_open(self, command: Message) -> Message:
         """Create a member of a group and start to poll it."""
-        self._members[command["member"]] = PythonMember(self._bootstrap, command, error_fields)
+        self._members[command["member"]] = PythonMember(self._bootstrap, self._tls, command, error_fields)
         return {}
 
     def list_offset(self, command: Message) -> Message:
         """Return an offset of a partition."""
         topic_partition = TopicPartition(command["topic"], command["partition"])
-        with Consumer(self._bootstrap) as consumer:
+        with Consumer(self._bootstrap, tls=self._tls) as consumer:
             if command["at"] == "earliest":
                 offset: int | None = consumer.beginning_offsets([topic_partition])[topic_partition]
             elif command["at"] == "latest":
@@ -239,6 +243,14 @@ def error_fields(error: PacelineError) -> Message:
         cause = error.cause or error
     code = cause.code if cause.code in ErrorCode else ErrorCode.UNKNOWN_SERVER_ERROR
     return {"code": code.name, "message": str(error), "definite": error.definite}
+
+
+def tls_files(given: Message) -> TlsFiles | None:
+    """Return the certificate files of a command, None without any."""
+    if not given:
+        return None
+    certificate, key = given.get("certificate_file"), given.get("key_file")
+    return TlsFiles(Path(given["ca_file"]), certificate and Path(certificate), key and Path(key))
 
 
 def record_fields(record: Any) -> Message:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.tls import TlsFiles
 from paceline_client import Consumer, OffsetAndMetadata, RebalanceListener
 
 Message = dict[str, Any]
@@ -20,7 +21,13 @@ JOB_TIMEOUT_S: Final = 90.0
 class PythonMember(RebalanceListener):
     """A consumer polled by its own thread; commands run on that thread, between two polls."""
 
-    def __init__(self, bootstrap: Sequence[str], command: Message, fields_of: Callable[[PacelineError], Message]):
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        tls: TlsFiles | None,
+        command: Message,
+        fields_of: Callable[[PacelineError], Message],
+    ) -> None:
         self._fields_of = fields_of
         self._consumer = Consumer(
             bootstrap,
@@ -33,6 +40,7 @@ class PythonMember(RebalanceListener):
             enable_auto_commit=command.get("auto_commit", False),
             auto_commit_interval_ms=command.get("auto_commit_interval_ms", 5_000),
             auto_offset_reset=command.get("reset", "earliest"),
+            tls=tls,
         )
         self._topics: list[str] = command["topics"]
         self._jobs: queue.Queue[tuple[Job, Future[Message]]] = queue.Queue()

@@ -23,6 +23,7 @@ import io.paceline.client.ProducerRecord;
 import io.paceline.client.RecordHeader;
 import io.paceline.client.RecordMetadata;
 import io.paceline.client.ResetPolicy;
+import io.paceline.client.TlsFiles;
 import io.paceline.client.TruncatedException;
 import io.paceline.v1.PartitionDescription;
 import java.io.BufferedReader;
@@ -32,6 +33,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -166,10 +168,21 @@ public final class Driver {
     private void open(Command command) {
         close();
         String[] bootstrap = GSON.fromJson(command.fields.get("bootstrap"), String[].class);
-        client = new PacelineClient(ClientConfig.of(bootstrap).withRequestTimeout(command.time("request_timeout_ms", 10_000)));
+        client = new PacelineClient(ClientConfig.of(bootstrap)
+                .withRequestTimeout(command.time("request_timeout_ms", 10_000)).withTls(tls(command.field("tls"))));
         timeout = command.time("delivery_timeout_ms", 30_000);
         producer = client.producer(ProducerConfig.defaults()
                 .withDeliveryTimeout(timeout).withLinger(command.time("linger_ms", 0)));
+    }
+
+    private static TlsFiles tls(JsonElement given) {
+        if (given.isJsonNull()) {
+            return null;
+        }
+        Command files = new Command(given.getAsJsonObject());
+        String certificate = files.text("certificate_file", null);
+        return new TlsFiles(Path.of(files.text("ca_file", "")), certificate == null ? null : Path.of(certificate),
+                certificate == null ? null : Path.of(files.text("key_file", "")));
     }
 
     private void close() {
