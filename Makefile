@@ -77,7 +77,6 @@ protos: install ## write the committed stubs from protos/
 	@scripts/gen_protos.sh services
 	@$(PY) scripts/errors_table.py
 	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
-	@if command -v cargo >/dev/null; then scripts/clients/rust.sh stubs; else echo "no Rust here: the stubs in clients/rust stay as they are"; fi
 
 protos-check: ## compare the committed stubs with a fresh run
 	@scripts/check_protos.sh

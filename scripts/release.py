@@ -8,12 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSION, CHANGELOG, TESTS = "services/paceline/__init__.py", "CHANGELOG.md", "tests/README.md"
-MANIFESTS = {
-    "clients/java/pom.xml": r"<version>([^<]+)</version>",
-    "clients/typescript/package.json": r'"version": "([^"]+)"',
-    "clients/rust/Cargo.toml": r'(?m)^version = "([^"]+)"',
-    "clients/cpp/CMakeLists.txt": r"project\(paceline VERSION (\S+)",
-}
+MANIFESTS = {"clients/java/pom.xml": r"<version>([^<]+)</version>"}
 TESTED = re.compile(r"`make test-all`: \d{4}-\d\d-\d\d, commit `([0-9a-f]{7,40})`: [\d,]+ passed\b(?!.*\bfailed\b)")
 PRODUCT = ("services", "clients", "protos", "examples", f":!{VERSION}")
 

@@ -38,16 +38,6 @@ class DriverSpec:
     language: str
     command: tuple[str, ...]
     build: tuple[str, ...] = ()
-    lacks: frozenset[str] = frozenset()
-    """Groups of scenarios that the client does not support yet."""
-    program: str = ""
-    """File that the build makes; empty in a language whose build takes seconds. Only where the file exists, for example
-    after ``make clients``, make test plays scenarios; building it is left to make test-all."""
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the driver would have to be built first, which takes minutes."""
-        return bool(self.program) and not (ROOT / self.program).exists()
 
 
 def known_drivers() -> dict[str, DriverSpec]:
@@ -55,8 +45,7 @@ def known_drivers() -> dict[str, DriverSpec]:
     found = {}
     for language, fields in tomllib.loads(DRIVERS_FILE.read_text()).items():
         command = tuple(word.replace("{python}", sys.executable) for word in fields["command"])
-        build, lacks = tuple(fields.get("build", ())), frozenset(fields.get("lacks", ()))
-        found[language] = DriverSpec(language, command, build, lacks, fields.get("program", ""))
+        found[language] = DriverSpec(language, command, tuple(fields.get("build", ())))
     return found
 
 

@@ -43,7 +43,7 @@ def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
     for group in dict.fromkeys(scenario.group for scenario in all_scenarios()):
         names = [scenario.name for scenario in all_scenarios() if scenario.group == group]
         if all(name in outcomes for name in names):
-            verdicts = {name: outcomes[name].verdict for name in names if outcomes[name].verdict != NOT_YET}
+            verdicts = {name: outcomes[name].verdict for name in names}
         else:
             verdicts = {name: earlier["exceptions"].get(name, PASSED) for name in names if group in earlier["groups"]}
         if verdicts:
@@ -60,8 +60,7 @@ def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table: a row per group, a column per language, and a list of failed scenarios.
 
-    A group without results is shown as "not yet": the client does not support it, or was not played since the group was
-    added.
+    A group without results is shown as "not yet": the client was not played since the group was added.
     """
     languages = sorted(results)
     groups = list(dict.fromkeys(scenario.group for scenario in all_scenarios()))

@@ -9,7 +9,7 @@ from paceline.runtime.embedded_zookeeper import java_path
 from tests.conformance.__main__ import play
 from tests.conformance.clusters import Cluster, RealCluster
 from tests.conformance.driver import Driver, ToolchainMissingError, known_drivers
-from tests.conformance.results import FAILED, NOT_YET
+from tests.conformance.results import FAILED
 from tests.conformance.scenarios import all_scenarios
 
 DRIVERS = known_drivers()
@@ -20,8 +20,7 @@ CORE = (
     "one member gets every partition and the next one begins at its commit",
     "two members share the partitions by range",
 )
-"""Scenarios of real processes that Go and Java play in each run; Python plays all, the other languages none: their
-libraries leave with 0.2."""
+"""Scenarios of real processes that Go and Java play in each run; Python plays all."""
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +39,10 @@ def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 
 
 def _marks(language: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    quick = language == "python" or (not DRIVERS[language].program and name in CORE)
-    return () if quick else (pytest.mark.slow,)
+    return () if language == "python" or name in CORE else (pytest.mark.slow,)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(language, marks=(pytest.mark.slow,) if spec.is_slow else ())
-        for language, spec in sorted(DRIVERS.items())
-    ],
-)
+@pytest.fixture(scope="module", params=sorted(DRIVERS))
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
     try:
@@ -91,8 +83,6 @@ def test_the_client_passes_a_scenario_of_real_processes(
         pytest.skip(str(error))
     scenario = next(one for one in all_scenarios() if one.name == name)
     outcome = play(driver, scenario, real_cluster)
-    if outcome.verdict == NOT_YET:
-        pytest.skip(f"{driver.spec.language} has no {scenario.group} yet")
     assert outcome.verdict != FAILED, outcome.why
 
 

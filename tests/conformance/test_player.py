@@ -75,8 +75,8 @@ def test_a_driver_that_does_not_answer_fails_after_a_timeout(monkeypatch: pytest
 def test_a_build_reports_whether_the_toolchain_is_missing_or_the_build_fails(
     code: int, error: type[DriverError]
 ) -> None:
-    build = ("sh", "-c", f"echo 'the client needs Rust 1.88' >&2; exit {code}")
-    with pytest.raises(DriverError, match=r"the client needs Rust 1\.88") as raised:
+    build = ("sh", "-c", f"echo 'the client needs Go 1.25' >&2; exit {code}")
+    with pytest.raises(DriverError, match=r"the client needs Go 1\.25") as raised:
         Driver(DriverSpec("test", ("true",), build))
     assert raised.type is error
 
