@@ -1,0 +1,201 @@
+"""The samples over TLS, while a broker, a gateway and the coordinator of the group are killed.
+
+The publisher sends 100,000 lines, two subscribers of one group read them; the promise is that of gateway_service.proto.
+"""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+
+import pytest
+
+from paceline.coordination.errors import JavaNotFoundError
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
+from paceline.dev.ports import free_plan
+from paceline.model.errors import PacelineError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.identity import Identity, Role
+from paceline.model.tls import TlsFiles
+from paceline.runtime.embedded_zookeeper import java_path
+from paceline.security.certificates import CertificateAuthority
+from paceline_client import Admin, Consumer, NewTopic
+from tests.conformance.clusters import fresh_topic
+from tests.conformance.driver import ToolchainMissingError
+from tests.conformance.promise import Committed, check_deliveries, check_log
+from tests.conformance.samples import ENDED, Sample, known_samples
+from tests.conformance.test_samples import PER_CALL
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
+
+RECORDS = 100_000
+PARTITIONS = 6
+CHUNKS = 40
+"""The lines are written in so many parts, so that faults happen between them."""
+CHUNK_PAUSE_S = 0.5
+WATCH_S = 0.2
+PATIENCE_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers and two controllers with TLS."""
+    try:
+        java_path()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("samples") / "run"
+    local = LocalCluster(directory, CONFIG_FILE, ports=free_plan(2, 3), heap_mib=64, secure=True)
+    local.start()
+    yield local
+    local.stop(force=True)
+
+
+@pytest.fixture(scope="module")
+def gateways(cluster: LocalCluster) -> list[Node]:
+    """Two gateways."""
+    return [cluster.start_gateway(1), cluster.start_gateway(2)]
+
+
+@pytest.fixture(scope="module")
+def tls(cluster: LocalCluster) -> TlsFiles:
+    """Certificate files of a client that is no super user."""
+    authority = CertificateAuthority.load(cluster.certificates)
+    identity = Identity(authority.trust_domain, Role.CLIENT, "sample")
+    authority.issue(identity, (), cluster.certificates, timedelta(days=1))
+    return cluster.client_files("sample")
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    """An admin client of the brokers."""
+    with Admin(cluster.bootstrap, tls=cluster.client_tls) as client:
+        yield client
+
+
+@pytest.fixture(params=[pytest.param(one, id=language) for language, one in sorted(known_samples().items())])
+def sample(request: pytest.FixtureRequest) -> Sample:
+    """The samples of a language; a language without its tools is skipped."""
+    built: Sample = request.param
+    try:
+        built.build()
+    except ToolchainMissingError as error:
+        pytest.skip(str(error))
+    return built
+
+
+class CommittedPositions:
+    """Observes the committed positions of a group in the background."""
+
+    def __init__(self, admin: Admin, group: str) -> None:
+        self.observed: list[tuple[float, Committed]] = []
+        self._admin, self._group, self._ended = admin, group, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the observation."""
+        self._ended.set()
+        self._thread.join(PATIENCE_S)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(WATCH_S):
+            try:
+                found = self._admin.group_offsets(self._group, timeout_ms=2_000)
+            except PacelineError:
+                continue  # The coordinator is dead at the moment.
+            self.observed.append((time.monotonic(), {one.partition: at.offset for one, at in found.items()}))
+
+
+def leader_of(admin: Admin, topic: str) -> int:
+    """Return the leader of the first partition."""
+
+    def known() -> int:
+        (found,) = admin.describe_topics([topic])
+        return found.partitions[0].leader or 0
+
+    return eventually(known, PATIENCE_S, f"{topic} has a leader")
+
+
+def coordinator_of(admin: Admin, group: str) -> int:
+    """Return the coordinator of a group."""
+
+    def known() -> int:
+        try:
+            (found,) = admin.describe_groups([group])
+        except PacelineError:
+            return 0
+        return found.coordinator
+
+    return eventually(known, PATIENCE_S, f"{group} has a coordinator")
+
+
+def publish(process: subprocess.Popen[bytes], values: list[bytes], faults: Mapping[int, Callable[[], None]]) -> bytes:
+    """Write the lines in chunks, with a fault before some of them; return the complaints of the ended publisher."""
+    assert process.stdin is not None and process.stderr is not None
+    complaints: list[bytes] = []
+    reader = threading.Thread(target=lambda: complaints.extend(process.stderr or ()), daemon=True)
+    reader.start()
+    size = len(values) // CHUNKS
+    for chunk in range(CHUNKS):
+        if chunk in faults:
+            faults[chunk]()
+        process.stdin.write(b"".join(value + b"\n" for value in values[chunk * size : (chunk + 1) * size]))
+        process.stdin.flush()
+        time.sleep(CHUNK_PAUSE_S)
+    process.stdin.close()
+    code = process.wait(PATIENCE_S)
+    reader.join(PATIENCE_S)
+    assert code == 0, complaints
+    return b"".join(complaints)
+
+
+def test_samples_lose_nothing_while_processes_are_killed(
+    sample: Sample, cluster: LocalCluster, gateways: list[Node], tls: TlsFiles, admin: Admin
+) -> None:
+    topic, group = fresh_topic(), fresh_topic()
+    admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+    values = [b"%d" % number for number in range(RECORDS)]
+    first, second = (gateway.client_address for gateway in gateways)
+    subscribers = [sample.subscriber(addresses, topic, group, tls) for addresses in ([first, second], [second, first])]
+    committed = CommittedPositions(admin, group)
+    publisher = sample.publisher([first, second], topic, tls)
+    killed: list[Node] = []
+
+    def kill(broker_id: int) -> None:
+        killed.append(cluster.broker(broker_id))
+        cluster.kill(killed[-1])
+
+    faults = {
+        8: lambda: kill(leader_of(admin, topic)),
+        14: lambda: cluster.restart(killed[-1]),
+        18: lambda: cluster.kill(gateways[0]),
+        24: lambda: cluster.restart(gateways[0]),
+        28: lambda: kill(coordinator_of(admin, group)),
+        34: lambda: cluster.restart(killed[-1]),
+    }
+    try:
+        complaints = publish(publisher, values, faults)
+        with Consumer(cluster.bootstrap, tls=cluster.client_tls) as consumer:
+            ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+
+        def read() -> int:
+            return len({(one.partition, one.offset) for subscriber in subscribers for one in subscriber.read})
+
+        eventually(lambda: read() == sum(ends.values()), PATIENCE_S, f"all of {ends} is read")
+        codes = [subscriber.stop() for subscriber in subscribers]
+    finally:
+        committed.stop()
+        publisher.kill()
+        for subscriber in subscribers:
+            subscriber.kill()
+    assert all(code in ENDED for code in codes), [subscriber.complaints for subscriber in subscribers]
+    reads = [one for subscriber in subscribers for one in subscriber.read]
+    log = {(one.partition, one.offset): one.value for one in reads}
+    assert all(log[one.partition, one.offset] == one.value for one in reads)
+    repeated = complaints.count(b"next gateway")
+    doubles = check_log(log, values, repeated * PER_CALL)
+    again = check_deliveries(reads, committed.observed)
+    print(f"{sample.language}: {repeated} calls repeated, {doubles} values twice, {again} records delivered again")
