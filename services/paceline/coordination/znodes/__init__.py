@@ -3,6 +3,7 @@
 Read `paths.py` first, then `states.py`. The names in ``__all__`` of its files can be imported from this package.
 """
 
+from paceline.coordination.znodes.acls import *  # noqa: F403
 from paceline.coordination.znodes.paths import *  # noqa: F403
 from paceline.coordination.znodes.registrations import *  # noqa: F403
 from paceline.coordination.znodes.states import *  # noqa: F403
