@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the tables of docs/settings.md from the definitions of the settings, or check them with --check."""
+"""Write the tables of docs/settings.md and docs/security.md from the code, or check them with --check."""
 
 import inspect
 import re
@@ -11,11 +11,13 @@ from typing import Any, Final, Literal, get_args, get_origin
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.config_keys import ConfigKey
+from paceline.rpc.security.rpc_needs import RPC_NEEDS
 from paceline.runtime.settings.fields import DAY_MS, MAX_INT64, key_name
 from paceline.runtime.settings.keys import NOT_HERE, BrokerKeys, CommonKeys, ControllerKeys, GatewayKeys, ProcessKeys
 from paceline_client import Admin, Consumer, Producer
 
-GUIDE: Final = Path(__file__).parents[1] / "docs" / "settings.md"
+DOCS: Final = Path(__file__).parents[1] / "docs"
+GUIDES: Final = (DOCS / "settings.md", DOCS / "security.md")
 _REGION: Final = re.compile(
     r"(<!-- (\w+): written by scripts/settings_tables.py -->\n).*?(<!-- \w+ end -->)", re.DOTALL
 )
@@ -88,6 +90,17 @@ def arguments_of(client: type) -> Iterator[tuple[str, ...]]:
         yield f"`{name}`", str(default), meaning
 
 
+def needs_of_rpcs() -> Iterator[tuple[str, ...]]:
+    """Yield a row per need of RPCs: RPCs of one service with the same needs share a row."""
+    shared: dict[tuple[str, str, str], list[str]] = {}
+    for method, row in RPC_NEEDS.items():
+        service, _, name = method[1:].rpartition("/")
+        needs = "; ".join(map(str, row.needs())) or "nothing"
+        shared.setdefault((service.rpartition(".")[2], needs, row.note), []).append(f"`{name}`")
+    for (service, needs, note), names in shared.items():
+        yield f"{service}: {', '.join(names)}", needs, note
+
+
 def _unit(argument: str) -> str:
     if argument.endswith("_ms"):
         return "ms"
@@ -106,20 +119,24 @@ TABLES: Final = {
     "producer": lambda: table("Argument, Default, Meaning", arguments_of(Producer)),
     "consumer": lambda: table("Argument, Default, Meaning", arguments_of(Consumer)),
     "admin": lambda: table("Argument, Default, Meaning", arguments_of(Admin)),
+    "rpcs": lambda: table("RPC, Needs, Notes", needs_of_rpcs()),
 }
 
 
 def main() -> int:
     """Write or check."""
-    guide = GUIDE.read_text()
-    written = _REGION.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], guide)
-    missing = TABLES.keys() - {found[2] for found in _REGION.finditer(guide)}
+    guides = {path: path.read_text() for path in GUIDES}
+    written = {
+        path: _REGION.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text) for path, text in guides.items()
+    }
+    missing = TABLES.keys() - {found[2] for text in guides.values() for found in _REGION.finditer(text)}
     if missing:
-        print(f"docs/settings.md lacks the tables {sorted(missing)}", file=sys.stderr)
+        print(f"docs/settings.md and docs/security.md lack the tables {sorted(missing)}", file=sys.stderr)
         return 1
     if "--check" in sys.argv:
-        return int(written != guide)
-    GUIDE.write_text(written)
+        return int(written != guides)
+    for path, text in written.items():
+        path.write_text(text)
     return 0
 
 

@@ -449,6 +449,7 @@ class LocalCluster:
             "ssl.certificate.file": f"{stem}.crt",
             "ssl.key.file": f"{stem}.key",
             "super.users": "User:admin",
+            "audit.log.path": str(self.directory / f"{kind}-{node_id}" / "audit.log"),
             "zookeeper.sasl.username": ZOOKEEPER_USER,
             "zookeeper.sasl.password": f"${{file:{self._password_file}}}",
             "zookeeper.set.acl": "true",

@@ -262,6 +262,11 @@ class AccessRules:
             cell for cell in cells if cell.pattern.pattern is PatternType.PREFIXED and cell.pattern.type is kind
         )
 
+    @property
+    def unreadable_count(self) -> int:
+        """Number of resources whose rules cannot be parsed."""
+        return sum(isinstance(entries, UnreadableResource) for entries in self.resources.values())
+
     def acls(self) -> list[Acl]:
         """Return all rules that can be read, sorted by resource."""
         return [

@@ -43,6 +43,8 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     TOPIC_ALREADY_EXISTS = 36
@@ -55,6 +57,7 @@ class ErrorCode(IntEnum):
     POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     REASSIGNMENT_IN_PROGRESS = 60
@@ -212,8 +215,20 @@ class InvalidRequiredAcksError(PacelineError, code=ErrorCode.INVALID_REQUIRED_AC
     """The acks value is unknown."""
 
 
+class TopicAuthorizationError(PacelineError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+    """No rule allows the operation on the topic, which may not exist."""
+
+
+class GroupAuthorizationError(PacelineError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
+    """No rule allows the operation on the group, which may not exist."""
+
+
+class TransactionalIdAuthorizationError(PacelineError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+    """No rule allows the operation on the transactional id."""
+
+
 class ClusterAuthorizationError(PacelineError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-    """The caller's certificate does not authorize the call."""
+    """The caller's certificate does not authorize the call, or no rule allows the operation on the cluster."""
 
 
 class InvalidTimestampError(PacelineError, code=ErrorCode.INVALID_TIMESTAMP):

@@ -23,6 +23,7 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENT
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+from paceline.rpc.security.authorizer import authorized, check_call, current_call
 from paceline.rpc.security.guard import Guard, current_caller
 from paceline.rpc.streams.stream_server import Answer, OpenStreams
 
@@ -165,18 +166,19 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
         calls = self._health_checks if method == HEALTH_CHECK else self._calls
-        takes_turns = isinstance(parse, partial)  # payloads, which are not parsed here, take little time
+        is_parsed = isinstance(parse, partial)
 
         async def handle(_requests: Any, context: Any) -> Any:
             begin, request = time.perf_counter(), None
             try:
                 caller = self._guard.admit(method, context)
                 with calls:
-                    request = await self._received(context, takes_turns)
+                    # Payloads, which are not parsed here, take little time.
+                    request = await self._received(context, takes_turns=is_parsed)
                     begin = time.perf_counter()
                     request = parse(request)
                     self._guard.check(method, caller, request, context)
-                    response = await inner(request, context)
+                    response = await (authorized(inner, request, context) if is_parsed else inner(request, context))
             except BaseException as failure:
                 request = None  # gRPC keeps this frame, with the exception, until the garbage collector runs
                 await self._abort(method, begin, failure, context)
@@ -198,6 +200,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
                     request = parse(await self._received(context, takes_turns=True))
                     begin = time.perf_counter()
                     self._guard.check(method, caller, request, context)
+                    check_call(current_call(), request)
                     async for response in inner(request, context):
                         yield response
             except BaseException as failure:

@@ -11,8 +11,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from paceline.model.acls import Operation, ResourceType
 from paceline.model.errors import InvalidRequestError, UnknownServerError
 from paceline.rpc.convert.common import at_least
+from paceline.rpc.security.authorizer import current_call
+from paceline.rpc.security.rpc_needs import Need
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest, DescribeTopicsResponse, TopicDescription
 
 PAGE_BYTES: Final = 1024 * 1024
@@ -21,6 +24,8 @@ PAGE_BYTES: Final = 1024 * 1024
 MAX_TOKEN_CHARACTERS: Final = 2_048
 MAX_PAGES: Final = 10_000
 """Maximum number of pages that a client requests of one list."""
+
+_DESCRIBE: Final = Need(Operation.DESCRIBE, ResourceType.TOPIC)
 
 K = TypeVar("K")
 M = TypeVar("M")
@@ -125,13 +130,16 @@ def topics_page(
 ) -> DescribeTopicsResponse:
     """Return one page of the requested topics, or of all topics sorted by name if the request names no topic.
 
+    All topics are those that the caller may describe, so that neither a page nor a token shows other names.
+
     Raises:
         InvalidRequestError: the page size or the token is invalid.
     """
     if request.topics:
         topics, token = page_in_request_order(request.topics, request.page_size, request.page_token, describe)
     else:
-        names = every_name()
+        call = current_call()
+        names = [name for name in every_name() if call.allows(_DESCRIBE, name)]
         topics, token = page_in_key_order(
             names, lambda name: (name,), (str,), request.page_size, request.page_token, describe
         )

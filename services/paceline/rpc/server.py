@@ -25,6 +25,7 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import MAX_SILENT_CALLS, SilentCalls
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
+from paceline.rpc.security.authorizer import authorized
 from paceline.rpc.security.guard import NODE_LISTENERS, Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 
@@ -79,7 +80,8 @@ def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_
     """Return a method handler of an aio server that parses the request itself, so that parse errors become statuses."""
 
     async def handler(data: bytes, context: Any) -> bytes:
-        return (await handle(parsed(request, data, max_fields), context)).SerializeToString()
+        response: Message = await authorized(handle, parsed(request, data, max_fields), context)
+        return response.SerializeToString()
 
     return grpc.unary_unary_rpc_method_handler(handler)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TextIO
 import structlog
 
 from paceline.model.state_change import StateChange, state_change_fields
+from paceline.rpc.security.audit_log import LOGGER as AUDIT_LOGGER
 
 STATE_CHANGE_LOGGER: Final = "paceline.state_change"
 _STATE_CHANGE_FLUSH_S: Final = 5.0
@@ -36,6 +37,7 @@ def configure_logging(
     state_change_path: str | None = None,
     stream: TextIO | None = None,
     bound: Mapping[str, object] = MappingProxyType({}),
+    audit_path: str | None = None,
 ) -> None:
     """Set up logging for the whole process; called once, before anything logs.
 
@@ -45,6 +47,7 @@ def configure_logging(
         state_change_path: file of the state-change log; None writes it to the same stream.
         stream: default is standard error.
         bound: fields of every JSON line, for example ``{"broker": 1}``.
+        audit_path: file of the audit log; None writes it to the same stream.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -81,7 +84,8 @@ def configure_logging(
     logging.getLogger("paceline").setLevel(level.upper())
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    _configure_state_changes(state_change_path)
+    _configure_json_log(STATE_CHANGE_LOGGER, state_change_path)
+    _configure_json_log(AUDIT_LOGGER, audit_path)
 
 
 class _Bound:
@@ -96,8 +100,8 @@ class _Bound:
         return event
 
 
-def _configure_state_changes(path: str | None) -> None:
-    logger = logging.getLogger(STATE_CHANGE_LOGGER)
+def _configure_json_log(name: str, path: str | None) -> None:
+    logger = logging.getLogger(name)
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()

@@ -50,6 +50,7 @@ GAUGES: Final = {
     "replicas_ineligible_to_delete": "Replicas that cannot be deleted at the moment",
     "controller_request_queue_size": "Unanswered control requests of all brokers",
     "watchers": "Streams that watch events",
+    "unreadable_access_lists": "Resources whose access rules cannot be parsed, which refuse all but super users",
     "group_members": "Members of the consumer groups coordinated here",
     "committed_offsets": "Committed offsets of the consumer groups coordinated here",
     "group_partitions_loading": "Partitions of __consumer_offsets whose groups are being loaded",

@@ -5,7 +5,9 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from paceline.model.identity import Identity, cluster_id_of
+from paceline.model.identity import Identity, Role, cluster_id_of
+from paceline.rpc.security.audit_log import AuditLog
+from paceline.rpc.security.authorizer import Authorizer, Mode
 from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.security.transport_security import TransportSecurity
 from paceline.runtime.lifecycle import ExitCode, StartupError
@@ -16,16 +18,25 @@ _EXPIRES_SOON: Final = datetime.timedelta(days=14)
 LOG = logging.getLogger("paceline.identity")
 
 
-def open_transport_security(settings: Security) -> TransportSecurity:
-    """Return the credentials of a process.
+def open_transport_security(settings: Security, role: Role) -> TransportSecurity:
+    """Return the credentials of a process, and what authorizes its callers.
 
     Raises:
         StartupError: certificate files cannot be used.
     """
     try:
-        return TransportSecurity(settings.listeners, settings.super_users, _identity_of)
+        security = TransportSecurity(settings.listeners, settings.super_users, _identity_of)
     except CertificateFilesError as failure:
         raise StartupError(str(failure), ExitCode.USAGE) from None
+    mode, identity = Mode(settings.authorizer_mode), security.identity
+    audit = AuditLog(identity.principal.removeprefix("User:") if identity is not None else role.value)
+    security.authorizer = Authorizer(mode, settings.super_users, settings.allow_everyone_if_no_acl_found, audit)
+    if mode is Mode.LOG:
+        LOG.warning(
+            "authorizer.mode=log: access lists refuse nothing, the audit log has what they would refuse; "
+            "set authorizer.mode=enforce when it has no more such lines"
+        )
+    return security
 
 
 def check_cluster_id(identity: Identity, found: str) -> None:

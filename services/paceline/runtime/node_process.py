@@ -3,23 +3,28 @@
 import asyncio
 import logging
 import os
+import random
 import secrets
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
+from paceline.coordination.access_lists import AccessListReader
 from paceline.coordination.errors import CoordinationError, SessionLostError
 from paceline.coordination.flow import Flow
+from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import get_or_create_cluster_id
+from paceline.model.acls import AccessRules
 from paceline.model.control import LiveBroker
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.retry import wait_until
+from paceline.rpc.security.authorizer import Mode
 from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -34,6 +39,8 @@ from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 T = TypeVar("T")
 
+_AUDIT_FLUSH_S: Final = 1.0
+
 
 class NodeProcess(ABC):
     """A process from start to stop; `run` returns the exit code."""
@@ -46,10 +53,11 @@ class NodeProcess(ABC):
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
         self._hub = WatchHub(secrets.token_hex(6))
-        self._security = open_transport_security(settings.security)
+        self._security = open_transport_security(settings.security, role)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._zookeeper: MeasuredZooKeeper | None = None
+        self._access_lists: AccessListReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> ExitCode:
@@ -72,6 +80,7 @@ class NodeProcess(ABC):
         else:
             self._log.info("stopping: signal=%s", ended)
         await self._stop()
+        self._security.authorizer.audit.flush(all_now=True)
         return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
 
     @abstractmethod
@@ -91,7 +100,7 @@ class NodeProcess(ABC):
         """Return the live brokers that this process knows."""
 
     def _begin_tasks(self) -> None:
-        work = [watch_event_loop(self._metrics), self._refresh()]
+        work = [watch_event_loop(self._metrics), self._refresh(), self._write_audit_sums()]
         keys = self._settings.keys
         if keys.cluster_events_topic_enable:
             tls = self._security.credentials("CLIENT")
@@ -103,6 +112,11 @@ class NodeProcess(ABC):
             )
             work.append(publisher.run())
         self._tasks = [self._loop.create_task(one) for one in work]
+
+    async def _write_audit_sums(self) -> None:
+        while True:
+            await asyncio.sleep(_AUDIT_FLUSH_S)
+            self._security.authorizer.audit.flush()
 
     def _client_addresses(self) -> list[str]:
         endpoints = (broker.endpoint("CLIENT") for broker in self._live_brokers())
@@ -148,10 +162,22 @@ class NodeProcess(ABC):
             security=self._settings.security.zookeeper,
         )
 
-    def _measured_zookeeper(self) -> MeasuredZooKeeper:
+    def _measured_zookeeper(self) -> ZooKeeper:
+        """Return the node's client, whose session also reads the access lists unless they are ignored."""
         zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         self._zookeeper = zookeeper
-        return zookeeper
+        if self._security.authorizer.mode is Mode.OFF:
+            return zookeeper
+        rng = random.Random(os.urandom(16))
+        self._access_lists = AccessListReader(zookeeper, self._scheduler, rng, self._rules_read)
+        return self._access_lists
+
+    def _rules_read(self, rules: AccessRules) -> None:
+        authorizer = self._security.authorizer
+        if authorizer.rules is None:
+            self._log.info("access lists read: mode=%s resources=%d", authorizer.mode, len(rules.resources))
+        authorizer.use(rules)
+        self._metrics.refresh({"unreadable_access_lists": rules.unreadable_count})
 
     async def _until_connected(self) -> None:
         zookeeper = self._zookeeper
@@ -209,9 +235,15 @@ def run_process(
     role = "controller" if isinstance(settings, ControllerSettings) else "broker"
     os.umask(0o077)  # files of this process are private: records, state changes
     try:
-        configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
+        configure_logging(
+            keys.logging_format,
+            keys.logging_level,
+            keys.state_change_log_path,
+            bound=node,
+            audit_path=keys.audit_log_path,
+        )
     except OSError as failure:
-        sys.stderr.write(f"paceline {role}: state.change.log.path cannot be written: {failure}\n")
+        sys.stderr.write(f"paceline {role}: state.change.log.path or audit.log.path cannot be written: {failure}\n")
         return ExitCode.USAGE
     raise_open_file_limit()
 

@@ -97,8 +97,14 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
     group.max.offsets.bytes.
     """
+    ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 29
+    """No access rule allows the operation on the topic. The same answer whether the topic exists or not."""
+    ERROR_CODE_GROUP_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 30
+    """No access rule allows the operation on the group."""
     ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 31
-    """The caller's certificate does not authorize the call: it has another role, id or cluster."""
+    """The caller's certificate has another role, id or cluster than the call needs, or no access rule allows the operation
+    on the cluster.
+    """
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     """The record timestamp is outside the topic's bounds."""
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 36
@@ -121,6 +127,8 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The batch does not continue the producer's sequence. The producer needs a new id."""
     ERROR_CODE_INVALID_PRODUCER_EPOCH: _ErrorCode.ValueType  # 47
     """The producer's epoch is older than the latest epoch in the log."""
+    ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 53
+    """No access rule allows the operation on the transactional id."""
     ERROR_CODE_KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     """A log directory failed."""
     ERROR_CODE_LOG_DIR_NOT_FOUND: _ErrorCode.ValueType  # 57
@@ -242,8 +250,14 @@ ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
 """The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
 group.max.offsets.bytes.
 """
+ERROR_CODE_TOPIC_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 29
+"""No access rule allows the operation on the topic. The same answer whether the topic exists or not."""
+ERROR_CODE_GROUP_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 30
+"""No access rule allows the operation on the group."""
 ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
-"""The caller's certificate does not authorize the call: it has another role, id or cluster."""
+"""The caller's certificate has another role, id or cluster than the call needs, or no access rule allows the operation
+on the cluster.
+"""
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 """The record timestamp is outside the topic's bounds."""
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 36
@@ -266,6 +280,8 @@ ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.ValueType  # 45
 """The batch does not continue the producer's sequence. The producer needs a new id."""
 ERROR_CODE_INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
 """The producer's epoch is older than the latest epoch in the log."""
+ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 53
+"""No access rule allows the operation on the transactional id."""
 ERROR_CODE_KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 """A log directory failed."""
 ERROR_CODE_LOG_DIR_NOT_FOUND: ErrorCode.ValueType  # 57

@@ -7,7 +7,7 @@ import pytest
 from paceline.model.errors import GroupMaxSizeReachedError, InvalidRequestError, PacelineError
 from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.interceptors import count_refusal
-from paceline.rpc.security import guard
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, acting_as
 
 
 def test_each_principal_and_limit_gets_one_line_a_minute_with_the_number_of_refusals(
@@ -20,9 +20,8 @@ def test_each_principal_and_limit_gets_one_line_a_minute_with_the_number_of_refu
     )
 
     def refuse(name: str, error: PacelineError) -> None:
-        token = guard._caller.set(guard.Caller(name))
-        count_refusal(limits, "CLIENT", error)
-        guard._caller.reset(token)
+        with acting_as(Call(Caller(name), Authorizer())):
+            count_refusal(limits, "CLIENT", error)
 
     size = GroupMaxSizeReachedError("full").with_metadata(limit="group.max.size")
     offsets = GroupMaxSizeReachedError("full").with_metadata(limit="group.max.offsets")

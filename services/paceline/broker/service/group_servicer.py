@@ -1,7 +1,6 @@
 """GroupService of one listener. It checks and converts requests, and calls the coordinator on the node's event loop."""
 
 import functools
-import urllib.parse
 from typing import Any, Final
 
 from paceline.broker.groups.requests import (
@@ -26,6 +25,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.admission.turns import Turns
 from paceline.rpc.convert import common
+from paceline.rpc.security.authorizer import host_of
 from paceline.v1 import errors_pb2, group_service_pb2_grpc
 from paceline.v1 import group_service_pb2 as pb
 
@@ -68,7 +68,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             _id(request.member_id, "member id"),
             _id(request.group_instance_id, "group instance id") or None,
             _id(request.client_id, "client id") or DEFAULT_CLIENT_ID,
-            _host_of(context.peer()),
+            "/" + host_of(context.peer()),  # as in Kafka
             common.at_least(request.rebalance_timeout_ms, 0, "rebalance time-out") or request.session_timeout_ms,
             common.at_least(request.session_timeout_ms, 0, "session time-out"),
             _id(request.protocol_type, "protocol type") or values.CONSUMER,
@@ -220,9 +220,3 @@ def _id(text: str, what: str) -> str:
     if len(text) > 2 * MAX_ID_CHARACTERS:
         raise InvalidRequestError(f"the {what} has {len(text)} characters, the limit is {2 * MAX_ID_CHARACTERS}")
     return text
-
-
-def _host_of(peer: str) -> str:
-    """Return the address in gRPC's peer name: ``ipv4:127.0.0.1:4711`` gives ``/127.0.0.1``, as in Kafka."""
-    _, _, address = urllib.parse.unquote(peer).partition(":")
-    return "/" + address.rpartition(":")[0].strip("[]")

@@ -16,11 +16,13 @@ from paceline.broker.service.node_handle import Listener, NodeHandle
 from paceline.broker.service.record_codec import Places, RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.log import record_batch
+from paceline.model.acls import Operation, ResourceType
 from paceline.model.client_io import (
     DeleteRecordsResult,
     EpochAnswer,
     FetchRequest,
     FetchResponse,
+    FetchResult,
     OffsetAnswer,
     PartitionFailure,
     ProduceData,
@@ -32,6 +34,7 @@ from paceline.model.errors import (
     PacelineError,
     error_for,
 )
+from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import wire
@@ -40,6 +43,7 @@ from paceline.rpc.admission.message_limits import parsed
 from paceline.rpc.convert import common, digest, fetch, offsets, produce
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.interceptors import count_refusal
+from paceline.rpc.security.authorizer import Call, current_call
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import StreamRequest, Wait, stream_handler
 from paceline.v1 import errors_pb2
@@ -126,10 +130,12 @@ class LogServicer:
         """Append records."""
         core = self._core.get()
         producer = context.peer()
+        rules = current_call()
         call = wire.parse_produce(request)
         acks = produce.acks_from_proto(call.acks)
         timeout_ms = wait_within_deadline(produce.timeout_from_proto(call.timeout_ms), context)
         stream = context.context if isinstance(context, StreamRequest) else None
+        refused = [] if rules.exempt is not None else _refuse_parts(rules, call)
         structured = any(part.batch is None for part in call.partitions)
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
             await place.wait_for_turn()
@@ -145,7 +151,9 @@ class LogServicer:
                 finally:
                     place.leave()
 
-            results: list[ProduceResult] = await answer_of(append, timeout_ms)
+            results: list[ProduceResult] = [] if refused and not data else await answer_of(append, timeout_ms)
+        for index, result in refused:
+            results.insert(index, result)
         answer = pb.ProduceResponse(
             partitions=[produce.produce_result_to_proto(result, self._listener.address_of) for result in results]
         )
@@ -186,14 +194,41 @@ class LogServicer:
 
     async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read records."""
+        rules = current_call()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
         wanted.proof_timeout_ms = wait_within_deadline(max(wanted.max_wait_ms, produce.DEFAULT_TIMEOUT_MS), context)
         wanted.max_wait_ms = min(wanted.max_wait_ms, wanted.proof_timeout_ms)
-        response = await self._read(wanted, context)
+        response = await self._read_allowed(wanted, context, rules)
         if structured:
             return (await self._structured(wanted, response, context)).SerializeToString()
         return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+
+    async def _read_allowed(self, wanted: FetchRequest, context: Any, rules: Call) -> FetchResponse:
+        """Read the partitions whose topics the caller may read; the others have an error in the response.
+
+        A fetch session has partitions that the request does not name, so the results are checked, too.
+        """
+        if rules.exempt is not None:
+            return await self._read(wanted, context)
+        refused = [
+            FetchResult(one.topic_partition, _refusal(rules, Operation.READ, one.topic_partition))
+            for one in wanted.partitions
+            if not rules.may(Operation.READ, ResourceType.TOPIC, one.topic_partition.topic)
+        ]
+        response = FetchResponse([])
+        if refused:
+            unreadable = {result.topic_partition for result in refused}
+            wanted.partitions = [one for one in wanted.partitions if one.topic_partition not in unreadable]
+            wanted.max_wait_ms = 0
+        if wanted.partitions or wanted.session_id or not refused:
+            response = await self._read(wanted, context)
+        for index, result in enumerate(response.results):
+            if not rules.may(Operation.READ, ResourceType.TOPIC, result.topic_partition.topic):
+                failure = _refusal(rules, Operation.READ, result.topic_partition)
+                response.results[index] = FetchResult(result.topic_partition, failure)
+        response.results += refused
+        return response
 
     async def _read(self, wanted: FetchRequest, context: Any) -> FetchResponse:
         core = self._core.get()
@@ -311,6 +346,26 @@ class LogServicer:
             raise answer
         producer_id, producer_epoch = answer
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+def _refuse_parts(rules: Call, call: wire.ProduceCall) -> list[tuple[int, ProduceResult]]:
+    """Remove the partitions whose topics the caller may not write to; return their positions and results."""
+    refused, kept = [], []
+    for index, part in enumerate(call.partitions):
+        if rules.may(Operation.WRITE, ResourceType.TOPIC, part.head.topic):
+            kept.append(part)
+        else:
+            topic_partition = TopicPartition(part.head.topic, part.head.partition)
+            failure = _refusal(rules, Operation.WRITE, topic_partition)
+            refused.append((index, ProduceResult(topic_partition, failure)))
+    if refused:
+        call.partitions = kept
+    return refused
+
+
+def _refusal(rules: Call, operation: Operation, topic_partition: TopicPartition) -> PartitionFailure:
+    error = rules.error(operation, ResourceType.TOPIC, topic_partition.topic)
+    return PartitionFailure(error.code, str(error))
 
 
 def _drop(_results: list[ProduceResult]) -> None:

@@ -43,17 +43,19 @@ class MetadataServicer(WatchServicer):
         brokers = [snapshot.brokers[broker_id] for broker_id in sorted(snapshot.brokers)]
         controller = self._listener.controller_address()
         silent_ms, connected = core.contacts()
-        return metadata_pb.DescribeClusterResponse(
-            cluster_id=core.cluster_id or "",
-            brokers=[control.broker_info_to_proto(broker, self._listener.name) for broker in brokers],
-            controller_id=snapshot.controller_id,
-            controller_epoch=snapshot.controller_epoch,
-            controller_host=controller.host if controller else "",
-            controller_port=controller.port if controller else 0,
-            server_version=__version__,
-            node_id=self._node_id(),
-            controller_silent_ms=silent_ms,
-            zookeeper_connected=connected,
+        return self._shown(
+            metadata_pb.DescribeClusterResponse(
+                cluster_id=core.cluster_id or "",
+                brokers=[control.broker_info_to_proto(broker, self._listener.name) for broker in brokers],
+                controller_id=snapshot.controller_id,
+                controller_epoch=snapshot.controller_epoch,
+                controller_host=controller.host if controller else "",
+                controller_port=controller.port if controller else 0,
+                server_version=__version__,
+                node_id=self._node_id(),
+                controller_silent_ms=silent_ms,
+                zookeeper_connected=connected,
+            )
         )
 
     async def DescribeTopics(  # noqa: N802

@@ -32,6 +32,7 @@ from paceline.controller.admin.admin_values import (
     ResourceType,
 )
 from paceline.controller.events import Request
+from paceline.controller.node import TopicDescription
 from paceline.controller.service.log_dirs_servicer import (
     AskingController,
     alter_replica_log_dirs,
@@ -45,7 +46,7 @@ from paceline.controller.service.metadata_servicer import (
 )
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
-from paceline.model.admin import NewPartitions, NewPartitionsResult, NewTopic, TopicResult
+from paceline.model.admin import NewPartitions, NewPartitionsResult, NewTopic, PartitionDescription, TopicResult
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (
@@ -58,6 +59,7 @@ from paceline.rpc.convert import common
 from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_key_order, page_in_request_order
+from paceline.rpc.security.authorizer import current_call
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, errors_pb2
@@ -110,6 +112,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
         names = tuple(common.bounded(request.topics, MAX_TOPICS, "topics"))
+        self._note_old(names, lambda topic: {"topic_id": topic.topic_id, "partitions": len(topic.partitions)})
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
         return admin_pb.DeleteTopicsResponse(
@@ -124,6 +127,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             NewPartitions(topic.name, topic.count, _rows(topic.assignments))
             for topic in common.bounded(request.topics, MAX_TOPICS, "topics")
         )
+        self._note_old([topic.topic for topic in topics], lambda topic: {"count": len(topic.partitions)})
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(
             partial(CreatePartitions, topics, timeout_ms, request.validate_only),
@@ -145,6 +149,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             )
             for partition in common.bounded(request.partitions, MAX_PARTITIONS, "partitions")
         )
+        self._note_old_partitions([one.topic_partition for one in requested], lambda one: {"replicas": one.replicas})
         results = await self._ask(
             partial(AlterPartitionReassignments, requested, request.validate_only),
             _timeout_ms(request.timeout_ms, context),
@@ -177,6 +182,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         if election is None:
             raise InvalidRequestError("the election type is missing or unknown")
         wanted = _topic_partitions(request.partitions)
+        self._note_old_partitions(wanted or (), lambda one: {"leader": one.leader})
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(
             partial(ElectLeaders, election, wanted, timeout_ms, request.validate_only),
@@ -207,6 +213,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             ConfigAlteration(_resource(wanted.resource), tuple(_change(change) for change in wanted.changes))
             for wanted in common.bounded(request.resources, MAX_TOPICS, "resources")
         )
+        await self._note_old_configs(alterations, _timeout_ms(request.timeout_ms, context))
         results = await self._ask(
             partial(IncrementalAlterConfigs, alterations, request.validate_only),
             _timeout_ms(request.timeout_ms, context),
@@ -251,6 +258,30 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         broker = self._live_brokers().get(request.broker_id)
         error = await retry_log_dir(broker, request, timeout_s, self._asking())
         return admin_pb.RetryLogDirResponse(error=error_to_proto(admin_pb.LogDirError, error))
+
+    def _note_old(self, names: Iterable[str], shown: Callable[[TopicDescription], Any]) -> None:
+        """Give the audit log what topics were before a change."""
+        node = self._handle.get()
+        for name in names if node.is_active else ():
+            (topic,) = node.describe_topics([name])
+            if topic.error is None:
+                current_call().note_old(name, shown(topic))
+
+    def _note_old_partitions(
+        self, partitions: Iterable[TopicPartition], shown: Callable[[PartitionDescription], Any]
+    ) -> None:
+        node, call, named = self._handle.get(), current_call(), frozenset(partitions)
+        names = dict.fromkeys(one.topic for one in named)
+        for topic in node.describe_topics(list(names)) if node.is_active and names else ():
+            for one in topic.partitions:
+                if TopicPartition(topic.name, one.partition) in named:
+                    call.note_old(f"{topic.name}/{one.partition}", shown(one))
+
+    async def _note_old_configs(self, alterations: tuple[ConfigAlteration, ...], timeout_ms: int) -> None:
+        asked = tuple((one.resource, tuple(change.key for change in one.changes)) for one in alterations)
+        for result in await self._ask(partial(DescribeConfigs, asked), timeout_ms):
+            values = {entry.key: entry.value for entry in result.entries}
+            current_call().note_old(result.resource.name, None if result.error is not None else values)
 
     def _asking(self) -> AskingController:
         cluster = self._handle.get().describe_cluster()

@@ -14,6 +14,7 @@ from paceline.controller.admin.admin_requests import CreateTopics
 from paceline.controller.events import ControlledShutdown, Request
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
+from paceline.coordination.access_lists import AccessListReader
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.admin import NewTopic
@@ -54,6 +55,8 @@ class NodeHandle:
     def __init__(self) -> None:
         self._node: ControllerNode | None = None
         self._is_loaded = True
+        self.access_lists: AccessListReader | None = None
+        """Reads and writes the access lists; None until the node exists, and if they are ignored."""
 
     def set_loaded(self, is_loaded: bool) -> None:
         """Set whether the node has loaded the cluster after its election; without a call it counts as loaded."""
@@ -120,16 +123,18 @@ class MetadataServicer(WatchServicer):
             raise not_controller(node, self._listener)
         cluster = node.describe_cluster()
         controller = active_address(node, self._listener)
-        return metadata_pb.DescribeClusterResponse(
-            cluster_id=cluster.cluster_id,
-            brokers=[control.broker_info_to_proto(broker, self._listener) for broker in cluster.brokers],
-            controller_id=cluster.active_controller.controller_id if cluster.active_controller else None,
-            controller_epoch=cluster.controller_epoch,
-            controller_host=controller.host if controller else "",
-            controller_port=controller.port if controller else 0,
-            server_version=__version__,
-            node_id=self._node_id,
-            zookeeper_connected=cluster.zookeeper_connected,
+        return self._shown(
+            metadata_pb.DescribeClusterResponse(
+                cluster_id=cluster.cluster_id,
+                brokers=[control.broker_info_to_proto(broker, self._listener) for broker in cluster.brokers],
+                controller_id=cluster.active_controller.controller_id if cluster.active_controller else None,
+                controller_epoch=cluster.controller_epoch,
+                controller_host=controller.host if controller else "",
+                controller_port=controller.port if controller else 0,
+                server_version=__version__,
+                node_id=self._node_id,
+                zookeeper_connected=cluster.zookeeper_connected,
+            )
         )
 
     async def DescribeTopics(  # noqa: N802

@@ -3,6 +3,7 @@
 import secrets
 from typing import Final
 
+from paceline.controller.service.acl_servicer import AclServicer
 from paceline.controller.service.admin_servicer import AdminServicer
 from paceline.controller.service.metadata_servicer import (
     MAX_WAITING_CALLS,
@@ -19,7 +20,7 @@ from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import ControllerSettings
-from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import acl_service_pb2_grpc, admin_service_pb2_grpc, metadata_service_pb2_grpc
 
 CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS + MAX_WAITING_CALLS
 """Each standby stream and each waiting call occupies a thread; four are left for heartbeats."""
@@ -45,6 +46,7 @@ class ControllerServers(NodeServers):
 
     def _aio_server(self, name: str) -> AioRpcServer:
         admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
+        acls = AclServicer(self._handle)
         metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
         return AioRpcServer(
             name,
@@ -52,6 +54,10 @@ class ControllerServers(NodeServers):
                 Service(
                     "paceline.v1.AdminService",
                     lambda server: admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server),
+                ),
+                Service(
+                    "paceline.v1.AclService",
+                    lambda server: acl_service_pb2_grpc.add_AclServiceServicer_to_server(acls, server),
                 ),
                 Service(
                     "paceline.v1.MetadataService",

@@ -1,19 +1,19 @@
 """Determine the caller of every RPC, and allow or deny the call; no other module does that.
 
 Both error interceptors use the guard of their listener: they call `Guard.admit` when a call begins and `Guard.check`
-with every request. Servicers read the caller with `current_caller`. Future access lists, quotas by principal and an
-audit log belong in this module.
+with every request. Servicers read the caller with `current_caller`. What a client may do is decided by access lists, in
+`authorizer`.
 """
 
 from collections.abc import Collection
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from paceline.model.errors import ClusterAuthorizationError
-from paceline.model.identity import ANONYMOUS, Identity, InvalidIdentityError, Role
+from paceline.model.identity import Identity, InvalidIdentityError, Role
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
-from paceline.rpc.security.denial_log import Denial, DenialLog
+from paceline.rpc.security.audit_log import DENIED, AuditLine
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
+from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
 _SPIFFE_ID: Final = "peer_spiffe_id"
 _MAX_KNOWN_CALLERS: Final = 1_000
@@ -21,30 +21,9 @@ NODE_LISTENERS: Final = frozenset({"CONTROL", "REPLICATION"})
 """Listeners whose callers are nodes of the cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller of an RPC."""
-
-    principal: str = ANONYMOUS
-    """``User:<name>``."""
-    identity: Identity | None = None
-    """Identity in the caller's certificate, None when it has no certificate."""
-    is_super: bool = False
-    """Whether the caller may see details for operators, such as broker epochs."""
-
-    @property
-    def is_node(self) -> bool:
-        """Whether the caller is a broker or a controller."""
-        return self.identity is not None and self.identity.role.is_node
-
-
-_caller: ContextVar[Caller] = ContextVar("caller")
-_UNGUARDED: Final = Caller(is_super=True)
-
-
 def current_caller() -> Caller:
     """Return the caller of the current RPC; outside of an RPC, a caller with `Caller.is_super`."""
-    return _caller.get(_UNGUARDED)
+    return current_call().caller
 
 
 class CallContext(Protocol):
@@ -64,7 +43,7 @@ class Guard:
         client_auth: whether every caller must have an identity.
         super_users: principals with `Caller.is_super`, in addition to controllers and brokers.
         anonymous_is_super: whether callers without an identity have `Caller.is_super`, as in a cluster without TLS.
-        denials: the log of denied calls.
+        authorizer: decides by access lists, and has the audit log.
     """
 
     def __init__(
@@ -74,14 +53,14 @@ class Guard:
         client_auth: bool = False,
         super_users: Collection[str] = (),
         anonymous_is_super: bool = True,
-        denials: DenialLog | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._listener = listener
         self._cluster = cluster
         self._client_auth = client_auth
         self._super_users = frozenset(super_users)
         self._anonymous = Caller(is_super=anonymous_is_super)
-        self._denials = denials or DenialLog()
+        self._authorizer = authorizer or Authorizer()
         self._callers: dict[bytes, Caller] = {}
         self.known_peers: set[str] = set()
         """Peers, as in ``context.peer()``, with an admitted call; `ConnectionLimiter` removes closed connections."""
@@ -90,8 +69,8 @@ class Guard:
         """Return the caller of a new call, and make it the result of `current_caller`; its message is not read yet.
 
         Raises:
-            ClusterAuthorizationError: the certificate is of another cluster, the caller has no required identity, or
-                its role may not use the method.
+            ClusterAuthorizationError: the certificate is of another cluster, the caller has no required identity, its
+                role may not use the method, or the table of RPCs has no row for the method.
         """
         caller = self._anonymous
         if self._cluster is not None:
@@ -101,8 +80,17 @@ class Guard:
         # A health check of a client does not make the client known on a listener of nodes.
         if self._cluster is None or caller.is_node or self._listener not in NODE_LISTENERS:
             self.known_peers.add(context.peer())
-        _caller.set(caller)
+        self._begin_call(method, caller, context)
         return caller
+
+    def _begin_call(self, method: str, caller: Caller, context: CallContext) -> None:
+        authorizer = self._authorizer
+        call = Call(caller, authorizer, method, self._listener, context.peer(), RPC_NEEDS.get(method))
+        if authorizer.mode is not Mode.OFF and not method.startswith(INTERNAL_PACKAGE):
+            call.exempt = authorizer.exemption(caller.principal)
+            if call.row is None and call.exempt is None and authorizer.mode is Mode.ENFORCE:
+                raise self._denied(method, caller, context, "the method is not in the table of RPCs")
+        current.set(call)
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:
         """Check that an admitted caller may make this request; every admitted caller may use the public RPCs.
@@ -160,5 +148,6 @@ class Guard:
 
     def _denied(self, method: str, caller: Caller, context: CallContext, reason: str) -> ClusterAuthorizationError:
         uri = caller.identity.uri if caller.identity is not None else ""
-        self._denials.put(Denial(caller.principal, uri, context.peer(), self._listener, method, reason))
+        line = AuditLine(DENIED, caller.principal, uri, context.peer(), self._listener, method, rule=reason)
+        self._authorizer.audit.refused(line)
         return ClusterAuthorizationError(f"{caller.principal} is not authorized for {method}: {reason}")

@@ -6,8 +6,8 @@ from typing import Any
 
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import ListenerSecurity, TlsFiles
+from paceline.rpc.security.authorizer import Authorizer
 from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
-from paceline.rpc.security.denial_log import DenialLog
 from paceline.rpc.security.guard import Guard
 
 
@@ -32,7 +32,8 @@ class TransportSecurity:
         self._listeners = listeners
         self._super_users = super_users
         self._credentials: dict[TlsFiles, TlsCredentials] = {}
-        self._denials = DenialLog()
+        self.authorizer = Authorizer()
+        """Decides for every listener of this process; replaced before `guard` is called."""
         self.identity: Identity | None = None
         """Identity of this process, None when every listener is PLAINTEXT."""
         for listener in listeners.values():
@@ -75,9 +76,9 @@ class TransportSecurity:
         found = self._listeners.get(listener)
         is_secure = self.credentials("CONTROL") is not None
         if found is None or found.tls is None or self.identity is None:
-            return Guard(listener, anonymous_is_super=not is_secure)
+            return Guard(listener, anonymous_is_super=not is_secure, authorizer=self.authorizer)
         return Guard(
-            listener, self.identity.cluster, found.client_auth, self._super_users, not is_secure, self._denials
+            listener, self.identity.cluster, found.client_auth, self._super_users, not is_secure, self.authorizer
         )
 
 

@@ -20,6 +20,7 @@ import grpc.aio
 
 from paceline.model.errors import RequestTimedOutError
 from paceline.rpc.connections import cut_connection
+from paceline.rpc.security.authorizer import current_call
 
 Answer = Callable[[bytes, "StreamRequest"], Coroutine[Any, Any, bytes]]
 """A handler: returns the response to a request message."""
@@ -40,7 +41,7 @@ MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
 """Bytes of the requests in progress of all streams; above this limit each stream has one request in progress."""
 
 _CHECK_INTERVAL_S: Final = 0.5
-"""Interval of the check for overdue handlers and undelivered responses."""
+"""Interval of the check for overdue handlers, undelivered responses and withdrawn permissions."""
 _NEVER: Final = float("inf")
 _STOPPING: Final = asyncio.CancelledError()
 """The reason for the end of a stream when the server stops."""
@@ -234,6 +235,7 @@ class _Stream:
         self._delivered = asyncio.Event()
         self._deliver_until_s = _NEVER
         """Time until which the client must have read the response that is being written."""
+        self._call = current_call()
         self._task: Any = asyncio.current_task()
         self._failure: BaseException | None = None
         """The reason for the end of the stream, None while it is open."""
@@ -299,7 +301,14 @@ class _Stream:
             self._end(_STOPPING)
 
     def expire(self, now_s: float) -> None:
-        """End overdue waits of handlers, and disconnect a client that has not read a response in time."""
+        """End overdue waits, and the stream when its caller has lost a permission that it has used.
+
+        Disconnect a client that has not read a response in time.
+        """
+        withdrawn = self._call.withdrawn()
+        if withdrawn is not None:
+            self._end(withdrawn)
+            return
         if now_s > self._deliver_until_s:
             self._deliver_until_s = _NEVER
             LOG.warning("response not received in time: peer=%s timeout_s=%g", self._context.peer(), LONGEST_DELIVERY_S)

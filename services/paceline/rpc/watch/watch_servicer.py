@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
+from paceline.model.acls import Operation, ResourceType
 from paceline.model.errors import InvalidRequestError
 from paceline.model.state_change import StateChange
 from paceline.rpc.convert.events import (
@@ -14,7 +15,9 @@ from paceline.rpc.convert.events import (
     named_partitions,
     without_broker_epoch,
 )
+from paceline.rpc.security.authorizer import Call, current_call
 from paceline.rpc.security.guard import current_caller
+from paceline.rpc.security.rpc_needs import Need
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.v1 import metadata_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2_grpc
@@ -22,7 +25,11 @@ from paceline.v1 import metadata_service_pb2_grpc
 MAX_EVENTS: Final = 500
 ALIVE_S: Final = 10.0
 """Interval of the empty messages on a stream without events."""
+RULES_S: Final = 2.0
+"""Interval at which a stream without events checks that its caller may still watch."""
 _MAX_CURSOR: Final = 100
+_DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, ResourceType.CLUSTER)
+_DESCRIBE_TOPIC: Final = Need(Operation.DESCRIBE, ResourceType.TOPIC)
 
 Wanted = Callable[[StateChange], bool]
 
@@ -37,6 +44,13 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     def _check_active(self) -> None:
         """Raise NotControllerError unless this is the active controller."""
 
+    def _shown(self, cluster: pb.DescribeClusterResponse) -> pb.DescribeClusterResponse:
+        """Return what the caller may see of the description of the cluster: any client needs the addresses in it."""
+        if not current_call().allows(_DESCRIBE_CLUSTER, cluster):
+            for detail in ("controller_silent_ms", "zookeeper_connected", "server_version"):
+                cluster.ClearField(detail)
+        return cluster
+
     async def WatchEvents(  # noqa: N802
         self, request: pb.WatchEventsRequest, context: Any
     ) -> AsyncGenerator[pb.WatchEventsResponse, None]:
@@ -44,7 +58,9 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         self._hub.check_open()
         if request.active_controller_only:
             self._check_active()
-        reader = EventReader(self._hub, request.cursor, _since_ms(request), event_filter_from_proto(request.filter))
+        call = current_call()
+        wanted = _shown_to(call, event_filter_from_proto(request.filter))
+        reader = EventReader(self._hub, request.cursor, _since_ms(request), wanted)
         with self._hub.watcher(() if request.past_only else named_partitions(request.filter)):
             sent_s = 0.0  # send the first message at once, because the client needs its cursor
             while True:
@@ -58,7 +74,22 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 self._hub.check_open()
                 if request.active_controller_only:
                     self._check_active()
-                await reader.wait_for_events(ALIVE_S)
+                await reader.wait_for_events(RULES_S)
+                withdrawn = call.withdrawn()
+                if withdrawn is not None:
+                    raise withdrawn
+
+
+def _shown_to(call: Call, wanted: Wanted | None) -> Wanted | None:
+    """Return a filter without the events about topics that the caller may not describe."""
+    if call.exempt is not None:
+        return wanted
+
+    def shown(change: StateChange) -> bool:
+        topic = change.topic_partition.topic if change.topic_partition is not None else change.topic
+        return (wanted is None or wanted(change)) and (not topic or call.allows(_DESCRIBE_TOPIC, topic))
+
+    return shown
 
 
 class EventReader:

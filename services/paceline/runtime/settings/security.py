@@ -62,7 +62,15 @@ class SecurityKeys(BaseSettings):
     listener_name_control_ssl_ca_file: OptionalText = _alone("CONTROL")
     listener_name_control_ssl_client_auth: _OptionalClientAuth = _alone("CONTROL")
     allow_insecure: bool = key(False, "", "allow PLAINTEXT listeners on addresses reachable from other machines")
-    super_users: OptionalText = key(None, "", "User:name;User:name; they can see broker epochs")
+    super_users: OptionalText = key(None, "", "User:name;User:name; they may do everything")
+    authorizer_mode: Literal["auto", "off", "log", "enforce"] = key(
+        "auto",
+        "",
+        "whether access lists are ignored, only decide which refusals the audit log would have, or are obeyed; auto is "
+        "log with TLS on a listener of clients, else off",
+    )
+    allow_everyone_if_no_acl_found: bool = key(False, "", "allow everybody what no access rule is about")
+    audit_log_path: OptionalText = key(None, "", "file of the audit log; default: the service's log")
     zookeeper_sasl_username: OptionalText = key(None, "", "DIGEST-MD5 user of all controllers and brokers")
     zookeeper_sasl_password: _OptionalSecret = key(None, "", "${file:/path} with its password", secret=True)
     zookeeper_set_acl: bool = key(False, "", "set ACLs on new znodes: that user all, world read")
@@ -85,6 +93,9 @@ class Security:
     listeners: Mapping[str, ListenerSecurity]
     super_users: frozenset[str]
     zookeeper: ZooKeeperSecurity
+    authorizer_mode: str = "off"
+    """``off``, ``log`` or ``enforce``."""
+    allow_everyone_if_no_acl_found: bool = False
 
 
 def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: list[str]) -> Security:
@@ -102,7 +113,20 @@ def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: lis
                     f"listeners: {name} is PLAINTEXT on {endpoint.host}, which other machines can reach: set "
                     f"listener.security.protocol.map={name}:SSL, or allow.insecure=true to accept connections from them"
                 )
-    return Security(listeners, _super_users(keys.super_users or "", problems), _zookeeper(keys, problems))
+    return Security(
+        listeners,
+        _super_users(keys.super_users or "", problems),
+        _zookeeper(keys, problems),
+        _authorizer_mode(keys.authorizer_mode, listeners),
+        keys.allow_everyone_if_no_acl_found,
+    )
+
+
+def _authorizer_mode(mode: str, listeners: Mapping[str, ListenerSecurity]) -> str:
+    if mode != "auto":
+        return mode
+    has_identities = any(one.tls is not None and name not in INTERNAL_LISTENERS for name, one in listeners.items())
+    return "log" if has_identities else "off"
 
 
 def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) -> str:

@@ -1,6 +1,6 @@
-"""The guard: callers that are admitted, requests that they may send, and the rate of logged refusals."""
+"""The guard: callers that are admitted, and requests that they may send."""
 
-import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,13 +9,21 @@ from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
 from paceline.model.errors import ClusterAuthorizationError, InvalidRequestError
-from paceline.rpc.security.denial_log import BURST, Denial, DenialLog
+from paceline.rpc.security.audit_log import AuditLog
+from paceline.rpc.security.authorizer import Authorizer, Mode, acting_as, current_call
 from paceline.rpc.security.guard import Guard, current_caller
 
 CLUSTER = "0123456789abcdef" * 2
 FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 STOP = "/paceline.internal.v1.ReplicaManagerService/StopReplica"
 PUBLIC = "/paceline.v1.MetadataService/DescribeCluster"
+
+
+@pytest.fixture(autouse=True)
+def no_call_remains() -> Iterator[None]:
+    """`Guard.admit` makes a call the current one, of this thread here."""
+    with acting_as(current_call()):
+        yield
 
 
 class Context:
@@ -38,9 +46,9 @@ def identity(path: str, cluster: str = CLUSTER) -> Context:
 
 
 def guard(lines: list[str] | None = None, **more: Any) -> Guard:
-    log = DenialLog((lines if lines is not None else []).append)
+    log = AuditLog("broker/1", (lines if lines is not None else []).append)
     arguments = {"client_auth": True, "super_users": {"User:admin"}, "anonymous_is_super": False} | more
-    return Guard("CONTROL", CLUSTER, denials=log, **arguments)
+    return Guard("CONTROL", CLUSTER, authorizer=Authorizer(audit=log), **arguments)
 
 
 def test_caller_is_known_to_servicers_and_super_users_are_nodes_and_the_named() -> None:
@@ -78,10 +86,10 @@ def test_a_gateway_is_no_node_and_never_a_super_user() -> None:
 def test_other_clusters_and_certificates_without_one_identity_are_refused_every_time(context: Context) -> None:
     lines: list[str] = []
     one = guard(lines)
-    for count in (1, 2):
+    for _ in (1, 2):
         with pytest.raises(ClusterAuthorizationError):
             one.admit(PUBLIC, context)
-        assert len(lines) == count
+    assert len(lines) == 1, "the second refusal is counted"
 
 
 def test_without_client_auth_a_caller_without_certificate_is_anonymous_and_has_no_internal_rpc() -> None:
@@ -135,20 +143,19 @@ def test_replica_id_of_bytes_is_the_one_that_the_parser_will_take() -> None:
         one.check(FETCH, caller, b"\xff", context)
 
 
-def test_denials_of_one_principal_are_counted_beyond_the_burst_and_leave_room_for_others() -> None:
-    lines: list[str] = []
-    now_s = 0.0
-    log = DenialLog(lines.append, lambda: now_s)
+def test_a_public_method_without_a_row_in_the_table_is_refused_to_all_but_super_users() -> None:
+    authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
+    one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
+    with pytest.raises(ClusterAuthorizationError, match="not in the table of RPCs"):
+        one.admit("/paceline.v1.LogService/Unheard", identity("client/guest"))
+    one.admit("/paceline.v1.LogService/Unheard", identity("client/admin"))
+    authorizer.mode = Mode.LOG
+    one.admit("/paceline.v1.LogService/Unheard", identity("client/guest"))
 
-    def deny(principal: str) -> None:
-        log.put(Denial(principal, "", "peer", "CONTROL", STOP, 'a "reason" with 100 %s'))
 
-    for _ in range(BURST + 7):
-        deny("User:loud")
-    assert len(lines) == BURST
-    deny("User:other")
-    assert len(lines) == BURST + 1
-    now_s = 1.0
-    deny("User:loud")
-    last = json.loads(lines[-1])
-    assert last["suppressed"] == 7 and last["reason"].endswith("100 %s") and last["event"] == "denied"
+def test_nodes_and_super_users_are_exempt_from_the_rules_and_other_clients_are_not() -> None:
+    one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, Authorizer(Mode.ENFORCE, {"User:admin"}))
+    for path, exempt in (("client/admin", True), ("broker/1", True), ("controller/7", True), ("client/guest", False)):
+        one.admit(PUBLIC, identity(path))
+        assert (current_call().exempt is not None) is exempt
+    assert current_call().host == "10.0.0.9"

@@ -96,7 +96,12 @@ const (
 	// The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
 	// group.max.offsets.bytes.
 	ErrorCode_ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE ErrorCode = 28
-	// The caller's certificate does not authorize the call: it has another role, id or cluster.
+	// No access rule allows the operation on the topic. The same answer whether the topic exists or not.
+	ErrorCode_ERROR_CODE_TOPIC_AUTHORIZATION_FAILED ErrorCode = 29
+	// No access rule allows the operation on the group.
+	ErrorCode_ERROR_CODE_GROUP_AUTHORIZATION_FAILED ErrorCode = 30
+	// The caller's certificate has another role, id or cluster than the call needs, or no access rule allows the operation
+	// on the cluster.
 	ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED ErrorCode = 31
 	// The record timestamp is outside the topic's bounds.
 	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP ErrorCode = 32
@@ -120,6 +125,8 @@ const (
 	ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER ErrorCode = 45
 	// The producer's epoch is older than the latest epoch in the log.
 	ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH ErrorCode = 47
+	// No access rule allows the operation on the transactional id.
+	ErrorCode_ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ErrorCode = 53
 	// A log directory failed.
 	ErrorCode_ERROR_CODE_KAFKA_STORAGE_ERROR ErrorCode = 56
 	// The broker has no such log directory.
@@ -207,6 +214,8 @@ var (
 		26:   "ERROR_CODE_INVALID_SESSION_TIMEOUT",
 		27:   "ERROR_CODE_REBALANCE_IN_PROGRESS",
 		28:   "ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE",
+		29:   "ERROR_CODE_TOPIC_AUTHORIZATION_FAILED",
+		30:   "ERROR_CODE_GROUP_AUTHORIZATION_FAILED",
 		31:   "ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED",
 		32:   "ERROR_CODE_INVALID_TIMESTAMP",
 		36:   "ERROR_CODE_TOPIC_ALREADY_EXISTS",
@@ -219,6 +228,7 @@ var (
 		44:   "ERROR_CODE_POLICY_VIOLATION",
 		45:   "ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER",
 		47:   "ERROR_CODE_INVALID_PRODUCER_EPOCH",
+		53:   "ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 		56:   "ERROR_CODE_KAFKA_STORAGE_ERROR",
 		57:   "ERROR_CODE_LOG_DIR_NOT_FOUND",
 		60:   "ERROR_CODE_REASSIGNMENT_IN_PROGRESS",
@@ -248,72 +258,75 @@ var (
 		1003: "ERROR_CODE_LOG_DIR_FULL",
 	}
 	ErrorCode_value = map[string]int32{
-		"ERROR_CODE_UNSPECIFIED":                      0,
-		"ERROR_CODE_OFFSET_OUT_OF_RANGE":              1,
-		"ERROR_CODE_CORRUPT_MESSAGE":                  2,
-		"ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION":       3,
-		"ERROR_CODE_LEADER_NOT_AVAILABLE":             5,
-		"ERROR_CODE_NOT_LEADER_OR_FOLLOWER":           6,
-		"ERROR_CODE_REQUEST_TIMED_OUT":                7,
-		"ERROR_CODE_BROKER_NOT_AVAILABLE":             8,
-		"ERROR_CODE_REPLICA_NOT_AVAILABLE":            9,
-		"ERROR_CODE_MESSAGE_TOO_LARGE":                10,
-		"ERROR_CODE_STALE_CONTROLLER_EPOCH":           11,
-		"ERROR_CODE_OFFSET_METADATA_TOO_LARGE":        12,
-		"ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS":     14,
-		"ERROR_CODE_COORDINATOR_NOT_AVAILABLE":        15,
-		"ERROR_CODE_NOT_COORDINATOR":                  16,
-		"ERROR_CODE_INVALID_TOPIC":                    17,
-		"ERROR_CODE_RECORD_LIST_TOO_LARGE":            18,
-		"ERROR_CODE_NOT_ENOUGH_REPLICAS":              19,
-		"ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND": 20,
-		"ERROR_CODE_INVALID_REQUIRED_ACKS":            21,
-		"ERROR_CODE_ILLEGAL_GENERATION":               22,
-		"ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL":      23,
-		"ERROR_CODE_INVALID_GROUP_ID":                 24,
-		"ERROR_CODE_UNKNOWN_MEMBER_ID":                25,
-		"ERROR_CODE_INVALID_SESSION_TIMEOUT":          26,
-		"ERROR_CODE_REBALANCE_IN_PROGRESS":            27,
-		"ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE":       28,
-		"ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED":     31,
-		"ERROR_CODE_INVALID_TIMESTAMP":                32,
-		"ERROR_CODE_TOPIC_ALREADY_EXISTS":             36,
-		"ERROR_CODE_INVALID_PARTITIONS":               37,
-		"ERROR_CODE_INVALID_REPLICATION_FACTOR":       38,
-		"ERROR_CODE_INVALID_REPLICA_ASSIGNMENT":       39,
-		"ERROR_CODE_INVALID_CONFIG":                   40,
-		"ERROR_CODE_NOT_CONTROLLER":                   41,
-		"ERROR_CODE_INVALID_REQUEST":                  42,
-		"ERROR_CODE_POLICY_VIOLATION":                 44,
-		"ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER":     45,
-		"ERROR_CODE_INVALID_PRODUCER_EPOCH":           47,
-		"ERROR_CODE_KAFKA_STORAGE_ERROR":              56,
-		"ERROR_CODE_LOG_DIR_NOT_FOUND":                57,
-		"ERROR_CODE_REASSIGNMENT_IN_PROGRESS":         60,
-		"ERROR_CODE_NON_EMPTY_GROUP":                  68,
-		"ERROR_CODE_GROUP_ID_NOT_FOUND":               69,
-		"ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND":       70,
-		"ERROR_CODE_INVALID_FETCH_SESSION_EPOCH":      71,
-		"ERROR_CODE_TOPIC_DELETION_DISABLED":          73,
-		"ERROR_CODE_FENCED_LEADER_EPOCH":              74,
-		"ERROR_CODE_UNKNOWN_LEADER_EPOCH":             75,
-		"ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE":     76,
-		"ERROR_CODE_STALE_BROKER_EPOCH":               77,
-		"ERROR_CODE_OFFSET_NOT_AVAILABLE":             78,
-		"ERROR_CODE_MEMBER_ID_REQUIRED":               79,
-		"ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE":   80,
-		"ERROR_CODE_GROUP_MAX_SIZE_REACHED":           81,
-		"ERROR_CODE_FENCED_INSTANCE_ID":               82,
-		"ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE":   83,
-		"ERROR_CODE_ELECTION_NOT_NEEDED":              84,
-		"ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS":      85,
-		"ERROR_CODE_INVALID_RECORD":                   87,
-		"ERROR_CODE_INVALID_UPDATE_VERSION":           95,
-		"ERROR_CODE_INCONSISTENT_TOPIC_ID":            103,
-		"ERROR_CODE_UNKNOWN_SERVER_ERROR":             1000,
-		"ERROR_CODE_SHUTTING_DOWN":                    1001,
-		"ERROR_CODE_THROTTLED":                        1002,
-		"ERROR_CODE_LOG_DIR_FULL":                     1003,
+		"ERROR_CODE_UNSPECIFIED":                           0,
+		"ERROR_CODE_OFFSET_OUT_OF_RANGE":                   1,
+		"ERROR_CODE_CORRUPT_MESSAGE":                       2,
+		"ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION":            3,
+		"ERROR_CODE_LEADER_NOT_AVAILABLE":                  5,
+		"ERROR_CODE_NOT_LEADER_OR_FOLLOWER":                6,
+		"ERROR_CODE_REQUEST_TIMED_OUT":                     7,
+		"ERROR_CODE_BROKER_NOT_AVAILABLE":                  8,
+		"ERROR_CODE_REPLICA_NOT_AVAILABLE":                 9,
+		"ERROR_CODE_MESSAGE_TOO_LARGE":                     10,
+		"ERROR_CODE_STALE_CONTROLLER_EPOCH":                11,
+		"ERROR_CODE_OFFSET_METADATA_TOO_LARGE":             12,
+		"ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS":          14,
+		"ERROR_CODE_COORDINATOR_NOT_AVAILABLE":             15,
+		"ERROR_CODE_NOT_COORDINATOR":                       16,
+		"ERROR_CODE_INVALID_TOPIC":                         17,
+		"ERROR_CODE_RECORD_LIST_TOO_LARGE":                 18,
+		"ERROR_CODE_NOT_ENOUGH_REPLICAS":                   19,
+		"ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND":      20,
+		"ERROR_CODE_INVALID_REQUIRED_ACKS":                 21,
+		"ERROR_CODE_ILLEGAL_GENERATION":                    22,
+		"ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL":           23,
+		"ERROR_CODE_INVALID_GROUP_ID":                      24,
+		"ERROR_CODE_UNKNOWN_MEMBER_ID":                     25,
+		"ERROR_CODE_INVALID_SESSION_TIMEOUT":               26,
+		"ERROR_CODE_REBALANCE_IN_PROGRESS":                 27,
+		"ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE":            28,
+		"ERROR_CODE_TOPIC_AUTHORIZATION_FAILED":            29,
+		"ERROR_CODE_GROUP_AUTHORIZATION_FAILED":            30,
+		"ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED":          31,
+		"ERROR_CODE_INVALID_TIMESTAMP":                     32,
+		"ERROR_CODE_TOPIC_ALREADY_EXISTS":                  36,
+		"ERROR_CODE_INVALID_PARTITIONS":                    37,
+		"ERROR_CODE_INVALID_REPLICATION_FACTOR":            38,
+		"ERROR_CODE_INVALID_REPLICA_ASSIGNMENT":            39,
+		"ERROR_CODE_INVALID_CONFIG":                        40,
+		"ERROR_CODE_NOT_CONTROLLER":                        41,
+		"ERROR_CODE_INVALID_REQUEST":                       42,
+		"ERROR_CODE_POLICY_VIOLATION":                      44,
+		"ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER":          45,
+		"ERROR_CODE_INVALID_PRODUCER_EPOCH":                47,
+		"ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED": 53,
+		"ERROR_CODE_KAFKA_STORAGE_ERROR":                   56,
+		"ERROR_CODE_LOG_DIR_NOT_FOUND":                     57,
+		"ERROR_CODE_REASSIGNMENT_IN_PROGRESS":              60,
+		"ERROR_CODE_NON_EMPTY_GROUP":                       68,
+		"ERROR_CODE_GROUP_ID_NOT_FOUND":                    69,
+		"ERROR_CODE_FETCH_SESSION_ID_NOT_FOUND":            70,
+		"ERROR_CODE_INVALID_FETCH_SESSION_EPOCH":           71,
+		"ERROR_CODE_TOPIC_DELETION_DISABLED":               73,
+		"ERROR_CODE_FENCED_LEADER_EPOCH":                   74,
+		"ERROR_CODE_UNKNOWN_LEADER_EPOCH":                  75,
+		"ERROR_CODE_UNSUPPORTED_COMPRESSION_TYPE":          76,
+		"ERROR_CODE_STALE_BROKER_EPOCH":                    77,
+		"ERROR_CODE_OFFSET_NOT_AVAILABLE":                  78,
+		"ERROR_CODE_MEMBER_ID_REQUIRED":                    79,
+		"ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE":        80,
+		"ERROR_CODE_GROUP_MAX_SIZE_REACHED":                81,
+		"ERROR_CODE_FENCED_INSTANCE_ID":                    82,
+		"ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE":        83,
+		"ERROR_CODE_ELECTION_NOT_NEEDED":                   84,
+		"ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS":           85,
+		"ERROR_CODE_INVALID_RECORD":                        87,
+		"ERROR_CODE_INVALID_UPDATE_VERSION":                95,
+		"ERROR_CODE_INCONSISTENT_TOPIC_ID":                 103,
+		"ERROR_CODE_UNKNOWN_SERVER_ERROR":                  1000,
+		"ERROR_CODE_SHUTTING_DOWN":                         1001,
+		"ERROR_CODE_THROTTLED":                             1002,
+		"ERROR_CODE_LOG_DIR_FULL":                          1003,
 	}
 )
 
@@ -655,7 +668,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\x81!\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xde\"\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x128\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x14\xd0\xf3\x18\x01\xe2\xf3\x18\fOUT_OF_RANGE\x128\n" +
@@ -684,7 +697,9 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\x1cERROR_CODE_UNKNOWN_MEMBER_ID\x10\x19\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12@\n" +
 	"\"ERROR_CODE_INVALID_SESSION_TIMEOUT\x10\x1a\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x125\n" +
 	" ERROR_CODE_REBALANCE_IN_PROGRESS\x10\x1b\x1a\x0f\xd0\xf3\x18\x01\xe2\xf3\x18\aABORTED\x12C\n" +
-	"%ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE\x10\x1c\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x12F\n" +
+	"%ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE\x10\x1c\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x12D\n" +
+	"%ERROR_CODE_TOPIC_AUTHORIZATION_FAILED\x10\x1d\x1a\x19\xd0\xf3\x18\x01\xe2\xf3\x18\x11PERMISSION_DENIED\x12D\n" +
+	"%ERROR_CODE_GROUP_AUTHORIZATION_FAILED\x10\x1e\x1a\x19\xd0\xf3\x18\x01\xe2\xf3\x18\x11PERMISSION_DENIED\x12F\n" +
 	"'ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED\x10\x1f\x1a\x19\xd0\xf3\x18\x01\xe2\xf3\x18\x11PERMISSION_DENIED\x12:\n" +
 	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10 \x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x12;\n" +
 	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10$\x1a\x16\xd0\xf3\x18\x01\xe2\xf3\x18\x0eALREADY_EXISTS\x12;\n" +
@@ -696,7 +711,8 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_CODE_INVALID_REQUEST\x10*\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x12<\n" +
 	"\x1bERROR_CODE_POLICY_VIOLATION\x10,\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12<\n" +
 	"'ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER\x10-\x1a\x0f\xd0\xf3\x18\x01\xe2\xf3\x18\aABORTED\x12B\n" +
-	"!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12;\n" +
+	"!ERROR_CODE_INVALID_PRODUCER_EPOCH\x10/\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12O\n" +
+	"0ERROR_CODE_TRANSACTIONAL_ID_AUTHORIZATION_FAILED\x105\x1a\x19\xd0\xf3\x18\x01\xe2\xf3\x18\x11PERMISSION_DENIED\x12;\n" +
 	"\x1eERROR_CODE_KAFKA_STORAGE_ERROR\x108\x1a\x17\xc8\xf3\x18\x01\xd8\xf3\x18\x01\xe2\xf3\x18\vUNAVAILABLE\x123\n" +
 	"\x1cERROR_CODE_LOG_DIR_NOT_FOUND\x109\x1a\x11\xd0\xf3\x18\x01\xe2\xf3\x18\tNOT_FOUND\x12D\n" +
 	"#ERROR_CODE_REASSIGNMENT_IN_PROGRESS\x10<\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12;\n" +
