@@ -133,8 +133,9 @@ BENCH_python := python_clients
 BENCH_moves := moves
 BENCH_console := console
 BENCH_gateway := gateway
+BENCH_access := access
 
-bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security moves console gateway
+bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security moves console gateway access
 	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
 
 # faults, kills and suspicions take ROUNDS, outage SECONDS, groups MINUTES, steps RECORDS.

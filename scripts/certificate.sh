@@ -37,3 +37,7 @@ export PACELINE_SSL_CERTIFICATE_FILE='$here/client-$name.crt'
 export PACELINE_SSL_KEY_FILE='$here/client-$name.key'
 END
 echo "User:$name: . $folder/env"
+if [ "$name" != admin ]; then
+  echo "User:$name may do nothing yet; a super user lets it read one topic: . $parent/admin/env;" \
+    "paceline acl add $name --consumer --topic rides --group $name" >&2
+fi

@@ -69,6 +69,7 @@ for entry in $NODES; do
   identity=${entry%%=*}
   node "${identity%%/*}" "${identity##*/}" "${entry##*=}"
 done
+client admin
 client console
 client load
 client spark

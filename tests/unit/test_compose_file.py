@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 
+from paceline.cli.acl import read_rules
 from paceline.runtime.settings.keys import KEYS
 from paceline.runtime.settings.sources import environment_name, from_file
 
@@ -27,6 +28,7 @@ SECURITY = {
     "ssl.certificate.file",
     "ssl.key.file",
     "super.users",
+    "authorizer.mode",
     "zookeeper.sasl.username",
     "zookeeper.sasl.password",
     "zookeeper.set.acl",
@@ -55,6 +57,7 @@ def test_the_insecure_cluster_undoes_the_security_of_the_secure_one() -> None:
         "PACELINE_ZOOKEEPER_SET_ACL": "false",
         "PACELINE_LISTENER_SECURITY_PROTOCOL_MAP": "",
         "PACELINE_ALLOW_INSECURE": "true",
+        "PACELINE_AUTHORIZER_MODE": "off",
         "PACELINE_SSL_CA_FILE": "",
         "PACELINE_SSL_CERTIFICATE_FILE": "",
         "PACELINE_SSL_KEY_FILE": "",
@@ -138,3 +141,16 @@ def test_zookeeper_elects_a_leader_while_the_name_of_a_stopped_server_cannot_be_
             assert "-Dzookeeper.leaderConnectDelayDuringRetryMs=1000" in environment["JVMFLAGS"], service
     for service in ("zookeeper-1", "zookeeper-2", "zookeeper-3"):
         assert yaml.safe_load(COMPOSE)["services"][service]["dns_opt"] == ["timeout:1", "attempts:1"]
+
+
+def test_each_client_waits_for_its_rules_and_every_rule_is_for_a_client_of_this_file() -> None:
+    services = yaml.safe_load(COMPOSE)["services"]
+    clients = {name for name, one in services.items() if "PACELINE_SSL_CERTIFICATE_FILE" in one.get("environment", {})}
+    nodes = {name for name in services if name.startswith(("broker-", "controller-"))}
+    waiting = {name for name in clients - nodes - {"rules"} if "rules" in services[name].get("depends_on", {})}
+    assert waiting == {"console", "producer", "consumer", "spark-master"}  # workers wait for the master
+    text = (ROOT / "config" / "client-acls.json").read_text(encoding="utf-8")
+    principals = {rule.principal for rule in read_rules(text, "client-acls.json")}
+    script = (ROOT / "config" / "compose" / "certificates.sh").read_text(encoding="utf-8")
+    named = {f"User:{name}" for name in re.findall(r"^client (\w+)$", script, re.MULTILINE)}
+    assert named == principals | {"User:admin"}

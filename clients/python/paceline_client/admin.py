@@ -1,8 +1,9 @@
 """`Admin`: administration of a cluster.
 
 This module has topics, cluster and replica descriptions; `admin_partitions.py` has partitions, reassignments and
-elections, `admin_configs.py` configuration, `admin_log_dirs.py` log directories, `admin_digests.py` digests of stored
-records, `admin_watch.py` event streams, `admin_connection.py` the choice of server and retries.
+elections, `admin_configs.py` configuration, `admin_acls.py` access rules, `admin_log_dirs.py` log directories,
+`admin_digests.py` digests of stored records, `admin_watch.py` event streams, `admin_connection.py` the choice of
+server and retries.
 """
 
 import contextlib
@@ -34,6 +35,7 @@ from paceline.v1.metadata_service_pb2 import (
     PartitionReplicas,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.admin_acls import AclAdmin
 from paceline_client.admin_configs import ConfigAdmin
 from paceline_client.admin_connection import (
     ONE_CALL_S,
@@ -101,7 +103,7 @@ class PartitionReplicasDescription:
     error: PacelineError | None = None
 
 
-class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin):
+class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin):
     """Administration client. Thread-safe; close it, or use it with ``with``.
 
     A call without a response after two seconds logs the cause of the wait, from a thread that ends with the call.

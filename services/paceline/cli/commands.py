@@ -21,6 +21,8 @@ _COMMANDS = {
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
     "group": ("paceline.cli.group", "group", "show consumer groups, committed offsets and lag; reset offsets"),
+    "acl": ("paceline.cli.acl", "acl", "show, change and check access rules"),
+    "whoami": ("paceline.cli.acl", "whoami", "show the principal under which the cluster knows this client"),
     "watch": ("paceline.cli.watch", "watch", "follow elections, ISR changes, brokers and topics live"),
     "verify": ("paceline.cli.verify", "verify", "compare the stored records of all replicas"),
     "log": ("paceline.cli.log", "log", "show and check the files of a stopped broker"),

@@ -1,6 +1,7 @@
 """Processes of a local cluster: start, watch, pause, kill, restart, stop. Used by `dev up`, `make run` and tests."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -36,7 +37,7 @@ from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import open_channel
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
-from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
+from paceline.v1 import acl_service_pb2, acl_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000
 ZOOKEEPER_USER = "paceline"
@@ -47,6 +48,8 @@ _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
 """The settings file of local clusters and containers, which is also packaged in the wheel."""
+ACLS_FILE = CONFIG_FILE.with_name("client-acls.json")
+"""The access rules of the clients that a local cluster or the containers start."""
 _VALIDITY = timedelta(days=365)
 
 
@@ -157,6 +160,8 @@ class LocalCluster:
             for node in self.nodes.values():
                 if node.kind == "broker" and self.controllers:
                     self._wait_told(node, deadline - time.monotonic())
+            if self.secure and self.controllers and self.settings.get("authorizer.mode", "enforce") == "enforce":
+                self._give_rules(deadline - time.monotonic())
             save_plan(self.directory, plan)
         except BaseException:
             self.stop(force=True)
@@ -279,6 +284,19 @@ class LocalCluster:
             return "" if told >= self.brokers else f"knows {told} brokers"
 
         self._wait_until(node, timeout_s, f"did not know {self.brokers} brokers", why_not)
+
+    def _give_rules(self, timeout_s: float) -> None:
+        """Give the console the rules that it needs; the client ``admin`` is a super user."""
+        rows = json.loads(ACLS_FILE.read_text(encoding="utf-8"))
+        acls = [acl_service_pb2.Acl(**row) for row in rows if row["principal"] == f"User:{CONSOLE}"]
+        request = acl_service_pb2.CreateAclsRequest(acls=acls)
+
+        def why_not(channel: grpc.Channel) -> str:
+            answer = acl_service_pb2_grpc.AclServiceStub(channel).CreateAcls(request, timeout=5.0)
+            return "; ".join(one.error.message for one in answer.results if one.HasField("error"))
+
+        controller = next(node for node in self.nodes.values() if node.kind == "controller")
+        self._wait_until(controller, timeout_s, "did not take the access rules", why_not)
 
     def _wait_until(self, node: Node, timeout_s: float, what: str, why_not: Callable[[grpc.Channel], str]) -> None:
         """Poll a process until ``why_not`` returns no reason."""
@@ -449,6 +467,7 @@ class LocalCluster:
             "ssl.certificate.file": f"{stem}.crt",
             "ssl.key.file": f"{stem}.key",
             "super.users": "User:admin",
+            "authorizer.mode": "enforce",
             "audit.log.path": str(self.directory / f"{kind}-{node_id}" / "audit.log"),
             "zookeeper.sasl.username": ZOOKEEPER_USER,
             "zookeeper.sasl.password": f"${{file:{self._password_file}}}",

@@ -72,13 +72,16 @@ class Permission(StrEnum):
     DENY = "Deny"
 
 
+IMPLIED: Final[Mapping[Operation, frozenset[Operation]]] = {
+    Operation.ALL: frozenset(Operation) - {Operation.ALL},
+    **dict.fromkeys(
+        (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER), frozenset({Operation.DESCRIBE})
+    ),
+    Operation.ALTER_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS}),
+}
+"""The operations that an Allow of an operation allows as well."""
 _IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
-    operation: frozenset({operation, Operation.ALL})
-    | {
-        Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
-        Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
-    }.get(operation, set())
-    for operation in Operation
+    operation: frozenset({operation, *(one for one in IMPLIED if operation in IMPLIED[one])}) for operation in Operation
 }
 """The operations whose Allow allows an operation; a Deny applies to its own operation only, or to all."""
 

@@ -36,9 +36,9 @@ def test_the_guide_has_every_verb_and_no_other() -> None:
 @pytest.mark.parametrize("verb", ROWS)
 def test_the_example_of_a_verb_is_accepted(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("plan.json", "before.json", "ca.crt"):
+    for name in ("plan.json", "before.json", "ca.crt", "rules.json", "audit.log"):
         (tmp_path / name).touch()
-    words = shlex.split(ROWS[verb][0].partition("<")[0])
+    words = shlex.split(ROWS[verb][0].partition("<")[0].partition(">")[0])
     assert words[: len(verb.split())] == verb.split()
     VERBS[verb].make_context(verb, words[len(verb.split()) :]).close()
 

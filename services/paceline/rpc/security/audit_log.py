@@ -72,7 +72,7 @@ class AuditLog:
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._lock = threading.Lock()
-        self._sums: dict[tuple[str, str, str, str, str], AuditLine] = {}
+        self._sums: dict[tuple[str, ...], AuditLine] = {}
         """Refusals since the begin of the interval that no line has yet: a refusal that was written counts 0."""
         self._resources: dict[str, int] = {}
         self._begin_s = clock_s()

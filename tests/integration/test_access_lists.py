@@ -1,0 +1,224 @@
+"""Access lists with real processes: a TLS cluster that enforces them, and clients with certificates of their own."""
+
+import datetime
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.model.errors import (
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    PacelineError,
+    TopicAuthorizationError,
+)
+from paceline.model.identity import Identity, Role
+from paceline.model.tls import TlsFiles
+from paceline.rpc.channels import open_channel
+from paceline.rpc.errors import from_rpc_error
+from paceline.rpc.security.client_tls import client_credentials
+from paceline.security.certificates import CertificateAuthority
+from paceline.v1 import log_service_pb2 as pb
+from paceline.v1 import log_service_pb2_grpc
+from paceline_client import AccessRule, Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
+
+SETTINGS = {"default.replication.factor": "1", "min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
+WITHDRAWN_S = 5.0
+SETTLED_S = 10.0
+
+
+class Access:
+    """A secure cluster of one broker, and clients by name."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        authority = CertificateAuthority.load(cluster.certificates)
+        for name in ("alice", "bob"):
+            identity = Identity(authority.trust_domain, Role.CLIENT, name)
+            authority.issue(identity, (), cluster.certificates, datetime.timedelta(days=1))
+        with self.admin() as admin:
+            admin.create_topics([NewTopic(name, 1, 1) for name in ("rides", "team-a.in", "open", "ending")])
+
+    def files(self, name: str) -> TlsFiles:
+        return self.cluster.client_files(name)
+
+    def admin(self, name: str = "admin", **more: Any) -> Admin:
+        return Admin(self.cluster.bootstrap, tls=self.files(name), **more)
+
+    def give(self, name: str, operation: str, kind: str, resource: str, **more: str) -> None:
+        """Add a rule, and wait until every process obeys it."""
+        with self.admin() as admin:
+            admin.create_acls([AccessRule(f"User:{name}", operation, kind, resource, **more)])
+        time.sleep(0)
+        eventually(lambda: self._obeys(name, operation, kind, resource), SETTLED_S, "the rule is obeyed")
+
+    def _obeys(self, name: str, operation: str, kind: str, resource: str) -> bool:
+        if kind != "Topic" or operation not in ("Read", "Write", "Describe") or resource == "*":
+            return True
+        with self.admin(name) as admin:
+            listed = admin.list_topics()
+        return any(one == resource or one.startswith(resource) for one in listed)
+
+    def write(self, name: str, topic: str, *values: bytes) -> None:
+        with Producer(self.cluster.bootstrap, tls=self.files(name), delivery_timeout_ms=20_000) as producer:
+            for future in [producer.send(topic, value) for value in values]:
+                future.result(30)
+
+    def read(self, name: str, topic: str, group: str | None = None) -> list[bytes | None]:
+        with Consumer(self.cluster.bootstrap, tls=self.files(name), group_id=group) as consumer:
+            if group is None:
+                consumer.assign([TopicPartition(topic, 0)])
+                consumer.seek(TopicPartition(topic, 0), 0)
+            else:
+                consumer.subscribe([topic])
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                found = [record.value for records in consumer.poll(2_000).values() for record in records]
+                if found:
+                    return found
+        return []
+
+    def audit(self, event: str, **fields: str) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = []
+        for node in self.cluster.nodes.values():
+            path = Path(node.log_path.with_name("audit.log"))
+            lines += map(json.loads, path.read_text().splitlines() if path.exists() else [])
+        return [one for one in lines if one["event"] == event and fields.items() <= one.items()]
+
+
+@pytest.fixture(scope="module")
+def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("access") / "run", CONFIG_FILE, brokers=1, controllers=1, secure=True, settings=SETTINGS
+    )
+    cluster.start()
+    try:
+        yield Access(cluster)
+    finally:
+        cluster.stop(force=True)
+
+
+def refusal(call: Any) -> PacelineError:
+    with pytest.raises(PacelineError) as caught:
+        call()
+    error: PacelineError = caught.value
+    while not type(error).__name__.endswith("AuthorizationError") and isinstance(error.__cause__, PacelineError):
+        error = error.__cause__
+    return error
+
+
+def test_without_rules_a_client_sees_nothing_and_changes_nothing(access: Access) -> None:
+    with access.admin("bob", describe_timeout_ms=5_000) as admin:
+        assert admin.list_topics() == [] and admin.list_groups() == []
+        present, absent = (refusal(lambda name=name: admin.describe_topics([name])) for name in ("open", "gone"))
+        assert str(present).replace("open", "gone") == str(absent)
+        assert isinstance(present, TopicAuthorizationError)
+        for call in (
+            lambda: admin.create_topics([NewTopic("mine", 1, 1)]),
+            lambda: admin.delete_topics(["open"]),
+            lambda: admin.delete_topics(["gone"]),
+        ):
+            assert isinstance(refusal(call), TopicAuthorizationError)
+        everything = AccessRule("User:bob", "All", "Topic", "*")
+        for call in (admin.describe_acls, admin.describe_log_dirs, lambda: admin.create_acls([everything])):
+            assert isinstance(refusal(call), ClusterAuthorizationError)
+        assert admin.who_am_i().principal == "User:bob" and admin.who_am_i().mode == "enforce"
+    eventually(
+        lambda: access.audit("denied", principal="User:bob", resource="Topic:LITERAL:open", operation="Delete"),
+        SETTLED_S, "the refusal is in the audit log",
+    )  # fmt: skip
+    with access.admin() as admin:
+        assert "open" in admin.list_topics() and "mine" not in admin.list_topics()
+
+
+def test_two_principals_read_and_write_only_their_own_topics(access: Access) -> None:
+    access.give("alice", "Write", "Topic", "rides")
+    access.give("bob", "Read", "Topic", "team-", pattern_type="PREFIXED")
+    access.write("admin", "team-a.in", b"for the team")
+    access.write("alice", "rides", b"one", b"two")
+    assert isinstance(refusal(lambda: access.write("alice", "team-a.in", b"no")), TopicAuthorizationError)
+    assert access.read("bob", "team-a.in") == [b"for the team"]
+    assert isinstance(refusal(lambda: access.read("bob", "rides")), TopicAuthorizationError)
+    assert isinstance(refusal(lambda: access.read("alice", "rides")), TopicAuthorizationError)
+    with access.admin("bob") as admin:
+        assert admin.list_topics() == ["team-a.in"]
+    assert access.read("admin", "rides") == [b"one", b"two"]
+
+
+def test_a_group_needs_a_rule_of_its_own(access: Access) -> None:
+    access.write("admin", "team-a.in", b"more")
+    access.give("bob", "Read", "Topic", "team-", pattern_type="PREFIXED")
+    assert isinstance(refusal(lambda: access.read("bob", "team-a.in", "others")), GroupAuthorizationError)
+    with access.admin() as admin:
+        admin.create_acls([AccessRule("User:bob", "Read", "Group", "team")])
+    assert access.read("bob", "team-a.in", "team")
+
+
+def test_a_wildcard_allows_every_topic_and_a_deny_wins(access: Access) -> None:
+    access.write("admin", "open", b"hello")
+    with access.admin() as admin:
+        admin.create_acls([
+            AccessRule("User:alice", "Read", "Topic", "*"),
+            AccessRule("User:alice", "All", "Topic", "open", permission="Deny"),
+        ])  # fmt: skip
+        assert not admin.check_acl("User:alice", "Read", "Topic", "open").allowed
+        eventually(lambda: access.read("alice", "rides"), SETTLED_S, "the wildcard is obeyed")
+        assert isinstance(refusal(lambda: access.read("alice", "open")), TopicAuthorizationError)
+        (line, *_) = access.audit("denied", principal="User:alice", resource="Topic:LITERAL:open")
+        assert line["rule"] == "Deny User:alice All on Topic:LITERAL:open from *"
+        admin.delete_acls(principal="User:alice", permission="Deny")
+        admin.delete_acls(principal="User:alice", resource_name="*")
+        assert isinstance(refusal(lambda: access.read("alice", "rides")), TopicAuthorizationError)
+
+
+def test_a_stream_ends_within_five_seconds_of_a_withdrawn_rule(access: Access) -> None:
+    access.give("alice", "Read", "Topic", "ending")
+    request = pb.FetchRequest(format=pb.FETCH_FORMAT_BATCHES, max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20)
+    request.partitions.add(topic="ending", partition=0, max_bytes=1 << 20)
+    tls = client_credentials(access.files("alice"), {})
+    with open_channel(access.cluster.broker(1).client_address, tls=tls) as channel:
+        stream = log_service_pb2_grpc.LogServiceStub(channel).FetchStream(iter([request]), timeout=60)
+        stream.initial_metadata()
+        with access.admin() as admin:
+            (removed,) = admin.delete_acls(principal="User:alice", resource_name="ending")
+        begin = time.monotonic()
+        with pytest.raises(grpc.RpcError) as failure:
+            next(stream)
+        assert time.monotonic() - begin < WITHDRAWN_S
+    assert removed.operation == "Read"
+    assert isinstance(from_rpc_error(failure.value), TopicAuthorizationError)
+
+
+def test_the_audit_log_names_request_rule_old_and_new_value(access: Access) -> None:
+    with access.admin() as admin:
+        admin.create_acls([AccessRule("User:carl", "Read", "Topic", "open")])
+        admin.delete_acls(principal="User:carl")
+        admin.create_topics([NewTopic("short", 2, 1)])
+        admin.alter_configs({"short": {"retention.ms": "3600000"}})
+        admin.delete_topics(["short"])
+    service = "/paceline.v1.AclService"
+    added = access.audit("changed", resource="Topic:LITERAL:open", rpc=f"{service}/CreateAcls")[-1]
+    removed = access.audit("changed", resource="Topic:LITERAL:open", rpc=f"{service}/DeleteAcls")[-1]
+    assert added["new"] == [*(added["old"] or []), "Allow User:carl Read from *"]
+    assert (removed["old"], removed["new"]) == (added["new"], added["old"])
+    (altered,) = access.audit("changed", resource="Topic:LITERAL:short", operation="AlterConfigs")
+    assert altered["old"] == {"retention.ms": "604800000"} and "3600000" in str(altered["new"])
+    (created,) = access.audit("changed", resource="Topic:LITERAL:short", operation="Create")
+    (deleted,) = access.audit("changed", resource="Topic:LITERAL:short", operation="Delete")
+    assert (created["principal"], created["rule"]) == ("User:admin", "super user")
+    assert created["new"]["partitions"] == 2 and deleted["old"]["partitions"] == 2 and deleted["new"] is None
+    assert deleted["address"] and deleted["listener"] in ("CLIENT", "EXTERNAL") and deleted["time"]
+
+
+def test_a_client_that_could_do_all_may_not_write_the_events_of_the_cluster(access: Access) -> None:
+    with access.admin() as admin:
+        admin.create_acls([AccessRule("User:bob", "All", "Topic", "__", pattern_type="PREFIXED")])
+    assert isinstance(refusal(lambda: access.write("bob", "__cluster_events", b"forged")), TopicAuthorizationError)
