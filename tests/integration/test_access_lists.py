@@ -20,7 +20,6 @@ from paceline.model.errors import (
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import open_channel
-from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.security.certificates import CertificateAuthority
 from paceline.v1 import log_service_pb2 as pb
@@ -121,14 +120,16 @@ def test_without_rules_a_client_sees_nothing_and_changes_nothing(access: Access)
         present, absent = (refusal(lambda name=name: admin.describe_topics([name])) for name in ("open", "gone"))
         assert str(present).replace("open", "gone") == str(absent)
         assert isinstance(present, TopicAuthorizationError)
-        for call in (
+        topic_calls: tuple[Any, ...] = (
             lambda: admin.create_topics([NewTopic("mine", 1, 1)]),
             lambda: admin.delete_topics(["open"]),
             lambda: admin.delete_topics(["gone"]),
-        ):
+        )
+        for call in topic_calls:
             assert isinstance(refusal(call), TopicAuthorizationError)
         everything = AccessRule("User:bob", "All", "Topic", "*")
-        for call in (admin.describe_acls, admin.describe_log_dirs, lambda: admin.create_acls([everything])):
+        calls: tuple[Any, ...] = (admin.describe_acls, admin.describe_log_dirs, lambda: admin.create_acls([everything]))
+        for call in calls:
             assert isinstance(refusal(call), ClusterAuthorizationError)
         assert admin.who_am_i().principal == "User:bob" and admin.who_am_i().mode == "enforce"
     eventually(
@@ -194,7 +195,31 @@ def test_a_stream_ends_within_five_seconds_of_a_withdrawn_rule(access: Access) -
             next(stream)
         assert time.monotonic() - begin < WITHDRAWN_S
     assert removed.operation == "Read"
-    assert isinstance(from_rpc_error(failure.value), TopicAuthorizationError)
+    call: Any = failure.value
+    assert call.code() is grpc.StatusCode.UNAVAILABLE and "access rules" in call.details()
+    assert isinstance(refusal(lambda: access.read("alice", "ending")), TopicAuthorizationError)
+
+
+def test_a_consumer_whose_rule_is_withdrawn_gets_the_refusal_of_that_topic(access: Access) -> None:
+    access.write("admin", "open", b"first")
+    access.give("alice", "Read", "Topic", "open")
+    access.give("alice", "Read", "Topic", "ending")
+    with Consumer(access.cluster.bootstrap, tls=access.files("alice")) as consumer:
+        consumer.assign([TopicPartition("open", 0), TopicPartition("ending", 0)])
+        consumer.seek(TopicPartition("open", 0), 0)
+        consumer.seek(TopicPartition("ending", 0), 0)
+        eventually(lambda: consumer.poll(1_000), 20, "records arrive")
+        with access.admin() as admin:
+            admin.delete_acls(principal="User:alice", resource_name="open")
+
+        def refused() -> bool:
+            try:
+                consumer.poll(500)
+            except TopicAuthorizationError as error:
+                return "'open'" in str(error)
+            return False
+
+        eventually(refused, 20, "the consumer learns of the refusal")
 
 
 def test_the_audit_log_names_request_rule_old_and_new_value(access: Access) -> None:

@@ -101,6 +101,8 @@ global___AclFilter = AclFilter
 
 @typing.final
 class AclError(google.protobuf.message.Message):
+    """AclError explains why a rule was refused."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CODE_FIELD_NUMBER: builtins.int
@@ -121,6 +123,8 @@ global___AclError = AclError
 
 @typing.final
 class CreateAclsRequest(google.protobuf.message.Message):
+    """Rules to add."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACLS_FIELD_NUMBER: builtins.int
@@ -139,6 +143,8 @@ global___CreateAclsRequest = CreateAclsRequest
 
 @typing.final
 class CreateAclsResponse(google.protobuf.message.Message):
+    """The outcome of CreateAcls."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
@@ -157,6 +163,8 @@ global___CreateAclsResponse = CreateAclsResponse
 
 @typing.final
 class CreateAclResult(google.protobuf.message.Message):
+    """The outcome for one rule."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: builtins.int
@@ -177,6 +185,8 @@ global___CreateAclResult = CreateAclResult
 
 @typing.final
 class DeleteAclsRequest(google.protobuf.message.Message):
+    """Rules to remove."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FILTER_FIELD_NUMBER: builtins.int
@@ -198,6 +208,8 @@ global___DeleteAclsRequest = DeleteAclsRequest
 
 @typing.final
 class DeleteAclsResponse(google.protobuf.message.Message):
+    """The outcome of DeleteAcls."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACLS_FIELD_NUMBER: builtins.int
@@ -224,6 +236,8 @@ global___DeleteAclsResponse = DeleteAclsResponse
 
 @typing.final
 class DescribeAclsRequest(google.protobuf.message.Message):
+    """Rules to list."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FILTER_FIELD_NUMBER: builtins.int
@@ -251,6 +265,8 @@ global___DescribeAclsRequest = DescribeAclsRequest
 
 @typing.final
 class DescribeAclsResponse(google.protobuf.message.Message):
+    """A page of rules."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACLS_FIELD_NUMBER: builtins.int
@@ -281,6 +297,8 @@ global___DescribeAclsResponse = DescribeAclsResponse
 
 @typing.final
 class CheckAclsRequest(google.protobuf.message.Message):
+    """A question about a principal."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PRINCIPAL_FIELD_NUMBER: builtins.int
@@ -313,6 +331,8 @@ global___CheckAclsRequest = CheckAclsRequest
 
 @typing.final
 class CheckAclsResponse(google.protobuf.message.Message):
+    """The decision."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ALLOWED_FIELD_NUMBER: builtins.int
@@ -337,6 +357,8 @@ global___CheckAclsResponse = CheckAclsResponse
 
 @typing.final
 class WhoAmIRequest(google.protobuf.message.Message):
+    """Has no fields: the caller is known from its connection."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
@@ -347,6 +369,8 @@ global___WhoAmIRequest = WhoAmIRequest
 
 @typing.final
 class WhoAmIResponse(google.protobuf.message.Message):
+    """The caller."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PRINCIPAL_FIELD_NUMBER: builtins.int

@@ -45,6 +45,14 @@ _CHECK_INTERVAL_S: Final = 0.5
 _NEVER: Final = float("inf")
 _STOPPING: Final = asyncio.CancelledError()
 """The reason for the end of a stream when the server stops."""
+_WITHDRAWN: Final = asyncio.CancelledError()
+"""The reason for the end of a stream whose caller has lost a permission that it has used."""
+_REASONS: Final = {
+    _STOPPING: "the server is stopping",
+    # As after a lost connection, requests without a response may have been carried out, and a client opens another
+    # stream, on which each partition has its own verdict.
+    _WITHDRAWN: "the access rules of the caller have changed; open another stream",
+}
 
 LOG = logging.getLogger("paceline.rpc")
 
@@ -257,8 +265,9 @@ class _Stream:
         except asyncio.CancelledError:
             if self._failure is None or self._task.uncancel():
                 raise
-            if self._failure is _STOPPING:
-                await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            reason = _REASONS.get(self._failure)  # type: ignore[call-overload]
+            if reason is not None:
+                await self._context.abort(grpc.StatusCode.UNAVAILABLE, reason)
             raise self._failure from None
         finally:
             self._failure = self._failure or asyncio.CancelledError()
@@ -305,9 +314,8 @@ class _Stream:
 
         Disconnect a client that has not read a response in time.
         """
-        withdrawn = self._call.withdrawn()
-        if withdrawn is not None:
-            self._end(withdrawn)
+        if self._call.withdrawn() is not None:
+            self._end(_WITHDRAWN)
             return
         if now_s > self._deliver_until_s:
             self._deliver_until_s = _NEVER

@@ -222,6 +222,7 @@ func (x *AclFilter) GetPermission() string {
 	return ""
 }
 
+// AclError explains why a rule was refused.
 type AclError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Error code.
@@ -276,6 +277,7 @@ func (x *AclError) GetMessage() string {
 	return ""
 }
 
+// Rules to add.
 type CreateAclsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rules, at most 10,000.
@@ -321,6 +323,7 @@ func (x *CreateAclsRequest) GetAcls() []*Acl {
 	return nil
 }
 
+// The outcome of CreateAcls.
 type CreateAclsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per rule, in the order of the request.
@@ -366,6 +369,7 @@ func (x *CreateAclsResponse) GetResults() []*CreateAclResult {
 	return nil
 }
 
+// The outcome for one rule.
 type CreateAclResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why the rule was refused; absent means success.
@@ -411,6 +415,7 @@ func (x *CreateAclResult) GetError() *AclError {
 	return nil
 }
 
+// Rules to remove.
 type DeleteAclsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The filter; at least one field must be set. A filter with nothing but type, name and pattern of a resource also
@@ -457,6 +462,7 @@ func (x *DeleteAclsRequest) GetFilter() *AclFilter {
 	return nil
 }
 
+// The outcome of DeleteAcls.
 type DeleteAclsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The removed rules.
@@ -511,6 +517,7 @@ func (x *DeleteAclsResponse) GetError() *AclError {
 	return nil
 }
 
+// Rules to list.
 type DescribeAclsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The filter; absent selects every rule.
@@ -574,6 +581,7 @@ func (x *DescribeAclsRequest) GetPageToken() string {
 	return ""
 }
 
+// A page of rules.
 type DescribeAclsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rules.
@@ -638,6 +646,7 @@ func (x *DescribeAclsResponse) GetUnreadable() []string {
 	return nil
 }
 
+// A question about a principal.
 type CheckAclsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "User:alice".
@@ -719,6 +728,7 @@ func (x *CheckAclsRequest) GetResourceName() string {
 	return ""
 }
 
+// The decision.
 type CheckAclsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the rules allow it.
@@ -782,6 +792,7 @@ func (x *CheckAclsResponse) GetMode() string {
 	return ""
 }
 
+// Has no fields: the caller is known from its connection.
 type WhoAmIRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -818,6 +829,7 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{12}
 }
 
+// The caller.
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "User:alice"; "User:ANONYMOUS" without a certificate.
