@@ -26,7 +26,7 @@ from paceline.rpc.channels import open_channel
 from paceline.rpc.security.access_rules import ACCESS_RULES
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.security.certificates import CertificateAuthority
-from paceline_client import Admin, NewTopic, Producer
+from paceline_client import AccessRule, Admin, NewTopic, Producer
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
@@ -282,6 +282,8 @@ def test_public_rpcs_take_certificates_of_this_cluster_only(secure: SecureCluste
 def test_broker_epochs_are_for_super_users(secure: SecureCluster) -> None:
     authority = CertificateAuthority.load(secure.cluster.certificates)
     authority.issue(Identity(authority.trust_domain, Role.CLIENT, "guest"), [], secure.cluster.certificates, DAY)
+    with Admin(secure.cluster.bootstrap, tls=secure.cluster.client_files("admin")) as admin:
+        admin.create_acls([AccessRule("User:guest", "Describe", "Topic", "t")])
     shown = {}
     for name in ("admin", "guest"):
         with Admin(secure.cluster.bootstrap, tls=secure.cluster.client_files(name)) as admin:
