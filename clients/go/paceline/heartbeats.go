@@ -37,7 +37,8 @@ func (m *membership) beat(ctx context.Context, memberID string, generation int32
 		case pacelinev1.ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS:
 			m.rejoin(generation)
 		case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION,
-			pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID:
+			pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID,
+			pacelinev1.ErrorCode_ERROR_CODE_GROUP_AUTHORIZATION_FAILED: // the next poll joins again, and returns the refusal
 			m.config.Logger.Info("lost the membership",
 				slog.String("group", m.config.GroupID), slog.Any("cause", err))
 			m.lose(generation, err)

@@ -13,7 +13,14 @@ import grpc
 
 from paceline.cli.connection import address_hint
 from paceline.cli.exit_codes import INTERRUPTED, LOCAL_FAILURE, RPC_FAILURE, USAGE
-from paceline.model.errors import NotControllerError, PacelineError, UnknownTopicOrPartitionError
+from paceline.model.errors import (
+    ClusterAuthorizationError,
+    GroupAuthorizationError,
+    NotControllerError,
+    PacelineError,
+    TopicAuthorizationError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.rpc.errors import STATUS_OF_CODE
 
 
@@ -51,9 +58,11 @@ def exit_code_of(error: PacelineError) -> int:
 
 
 def _hint(error: PacelineError) -> str | None:
-    """Return where the addresses come from when no broker or active controller answered, or how to name a partition."""
+    """Return a hint: where the addresses come from, how to name a partition, or how a principal gets rights."""
     from paceline_client.errors import BootstrapError
 
+    if isinstance(error, TopicAuthorizationError | GroupAuthorizationError | ClusterAuthorizationError):
+        return "'paceline whoami' shows the principal; a super user gives it rights with 'paceline acl add'"
     if isinstance(error, UnknownTopicOrPartitionError) and (found := re.search(r"\b([\w.-]+)-([0-9]+)\b", str(error))):
         return f"partition {found[2]} of topic {found[1]} is written {found[1]}/{found[2]}"
     return address_hint() if isinstance(error, BootstrapError | NotControllerError) else None

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from typing import Final
 
 import grpc
 
@@ -13,6 +14,12 @@ from paceline_client.groups.membership import GroupMembership
 LOG = logging.getLogger("paceline.client")
 
 _RETRY_S = 0.2
+_LOST: Final = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,  # the next poll joins again, and raises the refusal
+)
 
 
 class Heartbeats:
@@ -93,7 +100,7 @@ class Heartbeats:
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             membership.rejoin()
             return self._settings.heartbeat_interval_ms / 1000
-        if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
+        if error.code in _LOST:
             LOG.info("group membership lost: group=%s error=%s", self._settings.group_id, error)
             membership.lose(error, error.code is not ErrorCode.ILLEGAL_GENERATION, generation)
             return self._settings.heartbeat_interval_ms / 1000

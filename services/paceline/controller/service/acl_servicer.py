@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.coordination.access_lists import AccessListReader, AclChange
+from paceline.coordination.errors import SessionLostError
 from paceline.model.acls import (
     ANY,
     AccessRules,
@@ -23,6 +24,7 @@ from paceline.model.acls import (
 )
 from paceline.model.errors import (
     BrokerNotAvailableError,
+    ErrorCode,
     InvalidRequestError,
     PacelineError,
     RequestTimedOutError,
@@ -158,20 +160,36 @@ async def _change(lists: AccessListReader, resource: ResourcePattern, new: New, 
         RequestTimedOutError: ZooKeeper has not answered; the change may still be made.
     """
     done: asyncio.Future[AclChange | Exception] = asyncio.get_running_loop().create_future()
-    lists.change(resource, new, lambda answer: None if done.done() else done.set_result(answer))
+    call = current_call()
+
+    def written(answer: AclChange | Exception) -> None:
+        # Also when the caller has disconnected meanwhile, or waits no longer.
+        _audit(call, resource, answer)
+        if not done.done():
+            done.set_result(answer)
+
+    lists.change(resource, new, written)
     try:
         answer = await asyncio.wait_for(done, wait_within_deadline(_TIMEOUT_MS, context) / 1000)
     except TimeoutError:
-        answer = RequestTimedOutError("ZooKeeper has not answered in time; the change may still be made")
-    call, failed = current_call(), isinstance(answer, Exception)
-    old, entries = (None, None) if isinstance(answer, Exception) else (_texts(answer[0]), _texts(answer[1]))
-    code = answer.code.name if isinstance(answer, PacelineError) else "UNKNOWN_SERVER_ERROR" if failed else None
-    call.note_old(str(resource), old)
-    if failed or old != entries:
-        call.audit_change(str(resource), Operation.ALTER, entries, code, str(resource))
+        raise RequestTimedOutError("ZooKeeper has not answered in time; the change may still be made") from None
+    if isinstance(answer, SessionLostError):
+        raise RequestTimedOutError(f"{answer}; the change may have been made") from None
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def _audit(call: Call, resource: ResourcePattern, answer: AclChange | Exception) -> None:
+    name = str(resource)
+    if isinstance(answer, Exception):
+        code = answer.code if isinstance(answer, PacelineError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        call.audit_change(name, Operation.ALTER, None, code.name)
+        return
+    old, new = map(_texts, answer)
+    if old != new:
+        call.note_old(name, old)
+        call.audit_change(name, Operation.ALTER, new, None, name)
 
 
 def _texts(entries: tuple[AclEntry, ...]) -> list[str]:

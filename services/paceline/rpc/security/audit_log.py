@@ -62,13 +62,14 @@ class AuditLog:
     def __init__(
         self,
         process: str = "",
-        write: Callable[[str], None] = LOG.warning,
+        write: Callable[[str], None] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """``process`` is for example ``broker/1``."""
+        """``process`` is for example ``broker/1``; ``write`` takes lines in place of the logger."""
         self._process = process
-        self._write = write
+        self._write_refusal: Callable[[str], None] = write or LOG.warning
+        self._write_change: Callable[[str], None] = write or LOG.info
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._lock = threading.Lock()
@@ -127,7 +128,8 @@ class AuditLog:
             at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
             fields = {name: getattr(line, name) for name in AuditLine.__slots__}
             # Pass one argument only, so that logging does not take a percent sign in a name as a format.
-            self._write(json.dumps({"time": at, "process": self._process, **fields}, default=str))
+            write = self._write_change if line.event == CHANGED else self._write_refusal
+            write(json.dumps({"time": at, "process": self._process, **fields}, default=str))
 
 
 def _key(line: AuditLine) -> tuple[str, ...]:

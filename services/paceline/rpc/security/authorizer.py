@@ -8,6 +8,7 @@ used before.
 
 import contextlib
 import logging
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -307,8 +308,10 @@ async def authorized(inner: Callable[[Any, Any], Awaitable[Any]], request: Any, 
         return _with_refused(call, row, request, None, refused)
     try:
         response = await inner(allowed, context)
-    except PacelineError as error:
-        _audit(call, row, allowed, None, error.code.name)
+    except BaseException as failure:
+        # A caller that disconnects does not undo its change.
+        code = failure.code if isinstance(failure, PacelineError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        _audit(call, row, allowed, None, "CANCELLED" if isinstance(failure, CancelledError) else code.name)
         raise
     if row.listed and row.each is not None and call.exempt is None:
         _leave_out(call, row.each, response, row.listed)

@@ -1,5 +1,6 @@
 """Every public RPC against every kind of rule, driven by the table; handlers get what the rules allow and no more."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -410,6 +411,18 @@ async def test_a_change_line_has_the_old_value_and_the_error(world: World) -> No
     first, second = world.lines("changed")
     assert (first["resource"], first["old"], first["error"]) == ("Topic:LITERAL:a", {"partitions": 3}, None)
     assert (second["old"], second["error"]) == (None, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+async def test_a_change_has_a_line_although_its_caller_disconnects(world: World) -> None:
+    method = "/paceline.v1.AdminService/CreateTopics"
+
+    async def handler(_request: Any, _context: Any) -> Any:
+        raise asyncio.CancelledError
+
+    with acting_as(world.call_of(method, "User:admin")), pytest.raises(asyncio.CancelledError):
+        await authorized(handler, request_of(method, "a"), None)
+    (line,) = world.lines("changed")
+    assert (line["resource"], line["error"]) == ("Topic:LITERAL:a", "CANCELLED")
 
 
 def test_a_permission_is_cached_until_the_rules_change_and_a_withdrawn_one_ends_a_stream(world: World) -> None:

@@ -92,7 +92,9 @@ final class MemberState {
     boolean refused(int seenGeneration, PacelineException failure) {
         switch (failure.code()) {
             case ERROR_CODE_REBALANCE_IN_PROGRESS -> rejoin(seenGeneration);
-            case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID -> lose(seenGeneration, failure, true);
+            // After a refusal of access the next poll joins again, and throws the refusal.
+            case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID, ERROR_CODE_GROUP_AUTHORIZATION_FAILED ->
+                    lose(seenGeneration, failure, true);
             case ERROR_CODE_ILLEGAL_GENERATION -> lose(seenGeneration, failure, false);
             default -> {
                 return false;
