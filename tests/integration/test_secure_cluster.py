@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.cli.acl import read_rules
+from paceline.dev.local_cluster import ACLS_FILE, CONFIG_FILE, LocalCluster
 from paceline.model.identity import Identity, Role
 from paceline.security.certificates import CertificateAuthority, summary_of
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
@@ -24,6 +26,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.cluster]
 
+ROOT = Path(__file__).resolve().parents[2]
 EVENTS = "__cluster_events"
 DAY = datetime.timedelta(days=1)
 
@@ -255,3 +258,38 @@ def test_the_console_is_a_client_with_its_own_certificate(secure: LocalCluster) 
     eventually(lambda: ends() == [0, 0, 0], 60, "each broker describes its replica to the console")
     command = " ".join(secure.nodes["console"].argv)
     assert "client-console.key" in command and "client-admin" not in command
+
+
+def test_the_rules_of_the_containers_clients_are_enough_for_the_profile_load(secure: LocalCluster) -> None:
+    authority = CertificateAuthority.load(secure.certificates)
+    authority.issue(Identity(authority.trust_domain, Role.CLIENT, "load"), (), secure.certificates, DAY)
+    rules = read_rules(ACLS_FILE.read_text(encoding="utf-8"), ACLS_FILE.name)
+    with Admin(secure.bootstrap, tls=secure.client_tls) as admin:
+        admin.create_acls(rules)
+    files = secure.client_files("load")
+    environment = os.environ | {
+        "PACELINE_BOOTSTRAP_SERVERS": secure.bootstrap,
+        "PACELINE_SSL_CA_FILE": str(files.ca),
+        "PACELINE_SSL_CERTIFICATE_FILE": str(files.certificate),
+        "PACELINE_SSL_KEY_FILE": str(files.key),
+    }
+    with contextlib.ExitStack() as running:
+        programs = []
+        for role in ("produce", "consume"):
+            program = subprocess.Popen(
+                [sys.executable, str(ROOT / "examples" / "load.py"), role],
+                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+            running.callback(program.kill)
+            programs.append(program)
+            assert program.stdout is not None
+            seen: list[str] = []
+            for line in program.stdout:
+                seen.append(line)
+                if (" read=" in line and " read=0 " not in line) or re.search(r"acknowledged=[1-9]", line):
+                    break
+            else:
+                raise AssertionError(f"{role} ended: {seen}")
+        for program in programs:
+            program.terminate()
+            assert program.wait(60) == 0

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from paceline_client.admin import ClusterDescription as ClusterDescription
     from paceline_client.admin import PartitionReplicasDescription as PartitionReplicasDescription
     from paceline_client.admin_acls import AccessRule as AccessRule
-    from paceline_client.admin_acls import AccessRuleResult as AccessRuleResult
     from paceline_client.admin_acls import AccessRules as AccessRules
     from paceline_client.admin_acls import AccessVerdict as AccessVerdict
     from paceline_client.admin_acls import Identification as Identification
@@ -93,7 +92,7 @@ _MODULES = {
     "paceline.model.state_change": "StateChange StateChangeKind",
     "paceline.model.tls": "TlsFiles",
     "paceline_client.admin": "Admin ClusterDescription PartitionReplicasDescription",
-    "paceline_client.admin_acls": "AccessRule AccessRuleResult AccessRules AccessVerdict Identification",
+    "paceline_client.admin_acls": "AccessRule AccessRules AccessVerdict Identification",
     "paceline_client.admin_configs": "ConfigChange ConfigEntry ConfigResult",
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
     "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription LogDirSpace ReplicaLogDirResult ReplicaOnDisk",

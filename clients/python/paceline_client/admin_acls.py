@@ -1,10 +1,9 @@
 """The calls of `Admin` for access rules: create, delete and describe rules, and ask what they allow."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-from paceline.model.errors import PacelineError
 from paceline.rpc.pages import merged_pages
 from paceline.v1.acl_service_pb2 import (
     Acl,
@@ -16,10 +15,8 @@ from paceline.v1.acl_service_pb2 import (
     WhoAmIRequest,
 )
 from paceline.v1.acl_service_pb2_grpc import AclServiceStub
-from paceline_client.admin_connection import AdminConnection, checked, error_in
+from paceline_client.admin_connection import AdminConnection
 from paceline_client.errors import sendable
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +39,10 @@ class AccessRule:
     host: str = "*"
     """Address from which the rule applies."""
 
-
-@dataclass(frozen=True, slots=True)
-class AccessRuleResult:
-    """The result of creating a rule."""
-
-    rule: AccessRule
-    error: PacelineError | None = None
+    def __str__(self) -> str:
+        """Return the rule as in the audit log."""
+        on = f"{self.resource_type}:{self.pattern_type}:{self.resource_name}"
+        return f"{self.permission} {self.principal} {self.operation} on {on} from {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +78,16 @@ class Identification:
 class AclAdmin(AdminConnection):
     """The calls of `Admin` for access rules."""
 
-    def create_acls(
-        self, rules: Iterable[AccessRule], *, timeout_ms: int | None = None, raise_errors: bool = True
-    ) -> list[AccessRuleResult]:
-        """Add rules; a rule that exists stays as it is. Every process obeys them within a second.
+    def create_acls(self, rules: Iterable[AccessRule], *, timeout_ms: int | None = None) -> None:
+        """Add rules, or none if one is refused; a rule that exists stays. Every process obeys them within a second.
 
         Raises:
             InvalidRequestError: a rule can never apply: an unknown operation, an empty prefix, a name with ``/``.
             ClusterAuthorizationError: the caller needs Alter on the cluster.
         """
-        wanted = list(rules)
         with sendable():
-            request = CreateAclsRequest(acls=[Acl(**asdict(rule)) for rule in wanted])
-        answer = self._ask_acls("CreateAcls", request, timeout_ms)
-        results = [AccessRuleResult(rule, error_in(one)) for rule, one in zip(wanted, answer.results, strict=True)]
-        return checked(results, raise_errors)
+            request = CreateAclsRequest(acls=[Acl(**asdict(rule)) for rule in rules])
+        self._ask_acls("CreateAcls", request, timeout_ms)
 
     def delete_acls(self, **selected: str) -> list[AccessRule]:
         """Remove the rules whose fields have the given values, and return them.
@@ -109,11 +98,7 @@ class AclAdmin(AdminConnection):
         """
         with sendable():
             request = DeleteAclsRequest(filter=AclFilter(**selected))
-        answer = self._ask_acls("DeleteAcls", request, None)
-        error = error_in(answer)
-        if error is not None:
-            raise error
-        return [_rule_of(acl) for acl in answer.acls]
+        return [_rule_of(acl) for acl in self._ask_acls("DeleteAcls", request, None).acls]
 
     def describe_acls(self, **selected: str) -> AccessRules:
         """Return the rules whose fields have the given values, sorted by resource; see `delete_acls`."""
@@ -135,8 +120,8 @@ class AclAdmin(AdminConnection):
 
         Args:
             principal: ``User:alice``.
-            operation: see `AccessRule`.
-            resource_type: see `AccessRule`.
+            operation: as the type and the name of the resource see `AccessRule`.
+            resource_type: kind of resource.
             resource_name: name of the resource.
             host: address of the principal; default: the address of this client.
             timeout_ms: longest wait.
@@ -166,12 +151,4 @@ class AclAdmin(AdminConnection):
 
 
 def _rule_of(acl: Acl) -> AccessRule:
-    return AccessRule(
-        acl.principal,
-        acl.operation,
-        acl.resource_type,
-        acl.resource_name,
-        acl.pattern_type,
-        acl.permission,
-        acl.host,
-    )
+    return AccessRule(**{field.name: getattr(acl, field.name) for field in fields(AccessRule)})

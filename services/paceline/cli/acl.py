@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,29 +12,15 @@ from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import reported
 from paceline.cli.output import output_option, show, show_summary, tell
-from paceline.model.acls import (
-    ANY,
-    CLUSTER_NAME,
-    IMPLIED,
-    Acl,
-    AclEntry,
-    Operation,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    ResourceType,
-    validated,
-)
+from paceline.model.acls import CLUSTER_NAME, IMPLIED, Operation, ResourceType
 from paceline.model.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from paceline_client import AccessRule
 
 _COLUMNS: Final = ("resource_type", "resource_name", "pattern_type", "permission", "principal", "operation", "host")
 _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
-_RESOURCES: Final = (
-    ("--topic", "topics", "name of a topic; * is every topic"),
-    ("--group", "groups", "name of a consumer group"),
-    ("--transactional-id", "transactional_ids", "transactional id"),
-)
 _OPERATIONS: Final = click.Choice([operation.value for operation in Operation], case_sensitive=False)
 
 
@@ -49,41 +35,27 @@ def _principal(_context: click.Context, _parameter: click.Parameter, value: str 
 
 
 def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name resources."""
-    command = click.option("--prefixed", is_flag=True, help="the names are beginnings of names")(command)
-    command = click.option("--cluster", is_flag=True, help="the cluster")(command)
-    for flag, field, text in reversed(_RESOURCES):
-        command = click.option(flag, field, multiple=True, metavar="NAME", help=f"{text}; may be repeated")(command)
+    """Add the options that name resources, which the command passes to `_resources`."""
+    for option in (
+        click.option("--prefixed", is_flag=True, help="the names are beginnings of names"),
+        click.option("--cluster", is_flag=True, help="the cluster"),
+        click.option("--transactional-id", "ids", multiple=True, metavar="NAME", help="transactional id"),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="consumer group; may be repeated"),
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="topic, * is every; may be repeated"),
+    ):
+        command = option(command)
     return command
 
 
 def _resources(
-    topics: tuple[str, ...], groups: tuple[str, ...], transactional_ids: tuple[str, ...], cluster: bool, prefixed: bool
-) -> list[ResourcePattern]:
-    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
-    named = (
-        (ResourceType.TOPIC, topics), (ResourceType.GROUP, groups), (ResourceType.TRANSACTIONAL_ID, transactional_ids),
-    )  # fmt: skip
-    found = [ResourcePattern(kind, name, pattern) for kind, names in named for name in names]
-    return found + [ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME)] * cluster
-
-
-def _named(**named: Any) -> list[ResourcePattern | None]:
-    """Return the named resources, or None, which stands for all."""
-    return [*_resources(**named)] or [None]
-
-
-def _filter(resource: ResourcePattern | None) -> dict[str, str]:
-    if resource is None:
-        return {}
-    return {"resource_type": resource.type, "resource_name": resource.name, "pattern_type": resource.pattern}
-
-
-def _rule_of(acl_: Acl) -> Any:
-    from paceline_client import AccessRule
-
-    (kind, name, pattern), (principal, permission, operation, host) = validated(acl_)
-    return AccessRule(principal, operation.value, kind.value, name, pattern.value, permission.value, host)
+    topics: Iterable[str], groups: Iterable[str], ids: Iterable[str], cluster: bool, prefixed: bool
+) -> list[dict[str, str]]:
+    """Return the resources as fields of rules."""
+    pattern = "PREFIXED" if prefixed else "LITERAL"
+    named = [(ResourceType.TOPIC, topics), (ResourceType.GROUP, groups), (ResourceType.TRANSACTIONAL_ID, ids)]
+    found = [(kind.value, name, pattern) for kind, names in named for name in names]
+    found += [(ResourceType.CLUSTER.value, CLUSTER_NAME, "LITERAL")] * cluster
+    return [dict(zip(("resource_type", "resource_name", "pattern_type"), one, strict=True)) for one in found]
 
 
 @acl.command("list")
@@ -95,11 +67,11 @@ def _rule_of(acl_: Acl) -> Any:
 def list_(match: bool, principal: str | None, output: str, bootstrap: str, **named: Any) -> None:
     """List access rules."""
     with reported(output):
-        rows: dict[Any, dict[str, str]] = {}
+        rows: dict[AccessRule, dict[str, str]] = {}
         unreadable: tuple[str, ...] = ()
         with open_admin(bootstrap) as admin:
-            for resource in _named(**named):
-                selected = _filter(resource) | ({"pattern_type": "MATCH"} if match else {})
+            for resource in _resources(**named) or [{}]:
+                selected = resource | ({"pattern_type": "MATCH"} if match else {})
                 found = admin.describe_acls(**selected, principal=principal or "")
                 rows |= {rule: asdict(rule) for rule in found.rules}
                 unreadable = found.unreadable
@@ -109,7 +81,7 @@ def list_(match: bool, principal: str | None, output: str, bootstrap: str, **nam
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that describe rules of a principal."""
+    """Add the options that describe rules of a principal, which the command passes to `_rules`."""
     for option in (
         click.option("--consumer", is_flag=True, help="Read and Describe on the topics, Read on the groups"),
         click.option("--producer", is_flag=True, help="Write, Describe and Create on the topics"),
@@ -121,35 +93,38 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _entries(
-    principal: str, operations: tuple[str, ...], hosts: tuple[str, ...], producer: bool, consumer: bool,
-    permission: Permission, resources: list[ResourcePattern],
-) -> list[Acl]:  # fmt: skip
+def _rules(
+    principal: str, permission: str, hosts: Iterable[str], operations: Iterable[str], producer: bool, consumer: bool,
+    **named: Any,
+) -> "list[AccessRule]":  # fmt: skip
     """Return the rules that the options mean.
 
     Raises:
-        InvalidRequestError: a shortcut lacks its resources, or nothing is named.
+        InvalidRequestError: a shortcut lacks its resources, or no resource or no operation on it is named.
     """
-    kinds = {resource.type for resource in resources}
+    from paceline_client import AccessRule
+
+    resources = _resources(**named)
+    kinds = {resource["resource_type"] for resource in resources}
+    if not resources:
+        raise InvalidRequestError("name a resource: --topic, --group, --transactional-id or --cluster")
     if (producer or consumer) and ResourceType.TOPIC not in kinds:
         raise InvalidRequestError("--producer and --consumer need --topic")
     if consumer and ResourceType.GROUP not in kinds:
         raise InvalidRequestError("--consumer needs --group: a consumer commits its offsets in a group")
-    if not resources:
-        raise InvalidRequestError("name a resource: --topic, --group, --transactional-id or --cluster")
+    shortcuts = {
+        ResourceType.TOPIC: (_PRODUCER if producer else ()) + (_CONSUMER if consumer else ()),
+        ResourceType.GROUP: (Operation.READ,) if consumer else (),
+    }
     found = []
     for resource in resources:
-        wanted = [Operation(operation) for operation in operations]
-        if resource.type is ResourceType.TOPIC:
-            wanted += (_PRODUCER if producer else ()) + (_CONSUMER if consumer else ())
-        if resource.type is ResourceType.GROUP and consumer:
-            wanted.append(Operation.READ)
+        wanted = [*operations, *shortcuts.get(ResourceType(resource["resource_type"]), ())]
         if not wanted:
-            raise InvalidRequestError(f"name an operation on {resource.type} {resource.name}: --operation")
+            raise InvalidRequestError(f"name an operation on {resource['resource_name']}: --operation")
         found += [
-            Acl(resource, AclEntry(principal, permission, operation, host))
+            AccessRule(principal=principal, operation=str(operation), permission=permission, host=host, **resource)
             for operation in dict.fromkeys(wanted)
-            for host in hosts or (ANY,)
+            for host in hosts
         ]
     return found
 
@@ -162,19 +137,16 @@ def _entries(
 @output_option
 @bootstrap_option
 def add(
-    principal: str, operations: tuple[str, ...], hosts: tuple[str, ...], producer: bool, consumer: bool, deny: bool,
-    deny_hosts: tuple[str, ...], output: str, bootstrap: str, **named: Any,
+    principal: str, hosts: tuple[str, ...], deny: bool, deny_hosts: tuple[str, ...], output: str, bootstrap: str,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Add rules for PRINCIPAL, for example: paceline acl add alice --consumer --topic rides --group team-a."""
     with reported(output):
-        resources, permission = _resources(**named), Permission.DENY if deny else Permission.ALLOW
-        rules = _entries(principal, operations, hosts, producer, consumer, permission, resources)
-        if deny_hosts:
-            rules += _entries(principal, operations, deny_hosts, producer, consumer, Permission.DENY, resources)
-        wanted = [_rule_of(rule) for rule in rules]
+        rules = _rules(principal, "Deny" if deny else "Allow", hosts or ("*",), **given)
+        rules += _rules(principal, "Deny", deny_hosts, **given)
         with open_admin(bootstrap) as admin:
-            admin.create_acls(wanted)
-        tell([asdict(rule) for rule in wanted], output, "\n".join(f"added: {rule}" for rule in rules))
+            admin.create_acls(rules)
+        tell([asdict(rule) for rule in rules], output, "\n".join(f"added: {rule}" for rule in rules))
 
 
 @acl.command()
@@ -184,36 +156,27 @@ def add(
 @output_option
 @bootstrap_option
 def remove(
-    principal: str | None, operations: tuple[str, ...], hosts: tuple[str, ...], producer: bool, consumer: bool,
-    deny: bool, output: str, bootstrap: str, **named: Any,
+    principal: str | None, hosts: tuple[str, ...], deny: bool, output: str, bootstrap: str, operations: tuple[str, ...],
+    producer: bool, consumer: bool, **named: Any,
 ) -> None:  # fmt: skip
     """Remove the rules of PRINCIPAL, or of everybody, on the named resources; without an operation, all of them."""
     with reported(output):
-        resources = _resources(**named)
-        filters: list[dict[str, str]] = []
+        permission = "Deny" if deny else "Allow"
         if operations or producer or consumer:
-            permission = Permission.DENY if deny else Permission.ALLOW
-            rules = _entries(principal or "", operations, hosts, producer, consumer, permission, resources)
-            for resource, entry in rules:
-                one = {"principal": entry.principal, "operation": entry.operation, "permission": entry.permission}
-                filters.append(_filter(resource) | one | ({"host": entry.host} if hosts else {}))
+            rules = _rules(principal or "", permission, hosts or ("",), operations, producer, consumer, **named)
+            filters = [asdict(rule) for rule in rules]
         else:
+            resources = _resources(**named)
             if not resources and not principal:
                 raise InvalidRequestError("name a principal or a resource")
-            one = {"principal": principal} if principal else {}
-            one |= {"permission": Permission.DENY} if deny else {}
-            each_host = [{"host": host} for host in hosts] or [{}]
-            filters = [_filter(resource) | one | host for resource in _named(**named) for host in each_host]
-        removed: dict[Any, None] = {}
+            one = {"principal": principal or "", "permission": permission if deny else ""}
+            filters = [resource | one | {"host": host} for resource in resources or [{}] for host in hosts or ("",)]
+        removed: dict[AccessRule, None] = {}
         with open_admin(bootstrap) as admin:
             for selected in filters:
                 removed |= dict.fromkeys(admin.delete_acls(**selected))
-        lines = [
-            f"removed: {one.permission} {one.principal} {one.operation} on "
-            f"{one.resource_type}:{one.pattern_type}:{one.resource_name} from {one.host}"
-            for one in removed
-        ]
-        tell([asdict(one) for one in removed], output, "\n".join(lines) or "no rule matches")
+        lines = [f"removed: {rule}" for rule in removed] or ["no rule matches"]
+        tell([asdict(rule) for rule in removed], output, "\n".join(lines))
 
 
 @acl.command()
@@ -230,11 +193,10 @@ def check(principal: str, operation: str, resource: str, host: str, output: str,
     """
     with reported(output):
         kind, _, name = resource.partition(":")
-        types = {one.casefold(): one for one in ResourceType}
-        if kind.casefold() not in types or (not name and kind.casefold() != "cluster"):
+        if not name and kind != "cluster":
             raise InvalidRequestError(f"{resource!r} is not topic:NAME, group:NAME, transactionalid:NAME or cluster")
         with open_admin(bootstrap) as admin:
-            verdict = admin.check_acl(principal, operation, types[kind.casefold()], name or CLUSTER_NAME, host=host)
+            verdict = admin.check_acl(principal, operation, kind, name or CLUSTER_NAME, host=host)
         line = f"{'allowed' if verdict.allowed else 'refused'}: {verdict.rule}"
         if verdict.mode != "enforce":
             line += f"; authorizer.mode is {verdict.mode}, so nothing is refused"
@@ -266,31 +228,23 @@ def import_(files: tuple[IO[str], ...], principal: str | None, output: str, boot
         tell([asdict(rule) for rule in rules], output, f"rules: {len(rules)}")
 
 
-def read_rules(text: str, name: str) -> list[Any]:
+def read_rules(text: str, name: str) -> "list[AccessRule]":
     """Return the rules in a file of `paceline acl export`.
 
     Raises:
-        InvalidRequestError: the file is not such JSON, or a rule in it can never apply; nothing was changed.
+        InvalidRequestError: the file is not such JSON.
     """
+    from paceline_client import AccessRule
+
     try:
-        rows = json.loads(text)
-        found = [
-            Acl(
-                ResourcePattern(ResourceType(row["resource_type"]), row["resource_name"], PatternType(pattern)),
-                AclEntry(row["principal"], Permission(permission), Operation(row["operation"]), row.get("host", ANY)),
-            )
-            for row in rows
-            for pattern, permission in [(row.get("pattern_type", "LITERAL"), row.get("permission", "Allow"))]
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return [AccessRule(**{key: str(value) for key, value in row.items()}) for row in json.loads(text)]
+    except (ValueError, TypeError, AttributeError) as error:
         raise InvalidRequestError(f"{name} is not a list of rules as printed by paceline acl export: {error}") from None
-    return [_rule_of(rule) for rule in found]
 
 
 @acl.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--table", is_flag=True, help="print a table instead of JSON")
-def suggest(files: tuple[Path, ...], table: bool) -> None:
+def suggest(files: tuple[Path, ...]) -> None:
     """Print the rules that would allow what the audit logs FILES refused, or would have refused with enforce.
 
     Read them before you import them: a log also has what should stay forbidden.
@@ -299,36 +253,29 @@ def suggest(files: tuple[Path, ...], table: bool) -> None:
         rules, skipped = suggested(line for file in files for line in file.read_text(errors="replace").splitlines())
         if skipped:
             click.echo(f"refusals whose resources the log does not name: {skipped}", err=True)
-        rows = [asdict(rule) for rule in rules]
-        if table:
-            show(rows, "table", _COLUMNS)
-        else:
-            click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps([asdict(rule) for rule in rules], indent=2))
 
 
-def suggested(lines: Iterable[str]) -> tuple[list[Any], int]:
+def suggested(lines: Iterable[str]) -> "tuple[list[AccessRule], int]":
     """Return rules for the refusals in lines of audit logs, without implied ones, and how many name no resource."""
+    from paceline_client import AccessRule
+
     wanted: dict[tuple[str, ResourceType, str], set[Operation]] = {}
     skipped = 0
     for line in lines:
         try:
             found = json.loads(line[line.index("{") : line.rindex("}") + 1])
-            if found.get("event") not in ("denied", "would_deny") or "rpc" not in found:
+            if found.get("event") not in ("denied", "would_deny"):
                 continue
-            kind, _, rest = found["resource"].partition(":")
-            key = (found["principal"], ResourceType(kind), rest.partition(":")[2])
+            kind, _, name = found["resource"].split(":", 2)
+            key = (found["principal"], ResourceType(kind), name)
             wanted.setdefault(key, set()).add(Operation(found["operation"]))
-        except (ValueError, AttributeError):
+        except (ValueError, KeyError, AttributeError):
             skipped += '"would_deny"' in line
     rules = []
     for (principal, kind, name), operations in sorted(wanted.items()):
         implied = {one for operation in operations for one in IMPLIED.get(operation, ())}
-        for operation in sorted(operations - implied):
-            try:
-                entry = AclEntry(principal, Permission.ALLOW, operation)
-                rules.append(_rule_of(Acl(ResourcePattern(kind, name), entry)))
-            except InvalidRequestError:
-                skipped += 1
+        rules += [AccessRule(principal, one.value, kind.value, name) for one in sorted(operations - implied)]
     return rules, skipped
 
 

@@ -12,10 +12,9 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
-from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/acl_service.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/errors.proto\"\x91\x01\n\x03\x41\x63l\x12\x15\n\rresource_type\x18\x01 \x01(\t\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x14\n\x0cpattern_type\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\t\x12\x12\n\npermission\x18\x07 \x01(\t\"\x97\x01\n\tAclFilter\x12\x15\n\rresource_type\x18\x01 \x01(\t\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x14\n\x0cpattern_type\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\t\x12\x12\n\npermission\x18\x07 \x01(\t\"A\n\x08\x41\x63lError\x12$\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\"3\n\x11\x43reateAclsRequest\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\"C\n\x12\x43reateAclsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.paceline.v1.CreateAclResult\"F\n\x0f\x43reateAclResult\x12)\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x15.paceline.v1.AclErrorH\x00\x88\x01\x01\x42\x08\n\x06_error\";\n\x11\x44\x65leteAclsRequest\x12&\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.paceline.v1.AclFilter\"i\n\x12\x44\x65leteAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\x12)\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.paceline.v1.AclErrorH\x00\x88\x01\x01\x42\x08\n\x06_error\"d\n\x13\x44\x65scribeAclsRequest\x12&\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.paceline.v1.AclFilter\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"c\n\x14\x44\x65scribeAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nunreadable\x18\x03 \x03(\t\"t\n\x10\x43heckAclsRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x11\n\toperation\x18\x03 \x01(\t\x12\x15\n\rresource_type\x18\x04 \x01(\t\x12\x15\n\rresource_name\x18\x05 \x01(\t\"@\n\x11\x43heckAclsResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t\"\x0f\n\rWhoAmIRequest\"S\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nsuper_user\x18\x03 \x01(\x08\x12\x0c\n\x04mode\x18\x04 \x01(\t2\x8e\x03\n\nAclService\x12M\n\nCreateAcls\x12\x1e.paceline.v1.CreateAclsRequest\x1a\x1f.paceline.v1.CreateAclsResponse\x12M\n\nDeleteAcls\x12\x1e.paceline.v1.DeleteAclsRequest\x1a\x1f.paceline.v1.DeleteAclsResponse\x12S\n\x0c\x44\x65scribeAcls\x12 .paceline.v1.DescribeAclsRequest\x1a!.paceline.v1.DescribeAclsResponse\x12J\n\tCheckAcls\x12\x1d.paceline.v1.CheckAclsRequest\x1a\x1e.paceline.v1.CheckAclsResponse\x12\x41\n\x06WhoAmI\x12\x1a.paceline.v1.WhoAmIRequest\x1a\x1b.paceline.v1.WhoAmIResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/acl_service.proto\x12\x0bpaceline.v1\"\x91\x01\n\x03\x41\x63l\x12\x15\n\rresource_type\x18\x01 \x01(\t\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x14\n\x0cpattern_type\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\t\x12\x12\n\npermission\x18\x07 \x01(\t\"\x97\x01\n\tAclFilter\x12\x15\n\rresource_type\x18\x01 \x01(\t\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x14\n\x0cpattern_type\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\t\x12\x12\n\npermission\x18\x07 \x01(\t\"3\n\x11\x43reateAclsRequest\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\"\x14\n\x12\x43reateAclsResponse\";\n\x11\x44\x65leteAclsRequest\x12&\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.paceline.v1.AclFilter\"4\n\x12\x44\x65leteAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\"d\n\x13\x44\x65scribeAclsRequest\x12&\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x16.paceline.v1.AclFilter\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"c\n\x14\x44\x65scribeAclsResponse\x12\x1e\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x10.paceline.v1.Acl\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x12\n\nunreadable\x18\x03 \x03(\t\"t\n\x10\x43heckAclsRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x11\n\toperation\x18\x03 \x01(\t\x12\x15\n\rresource_type\x18\x04 \x01(\t\x12\x15\n\rresource_name\x18\x05 \x01(\t\"@\n\x11\x43heckAclsResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x0c\n\x04mode\x18\x03 \x01(\t\"\x0f\n\rWhoAmIRequest\"S\n\x0eWhoAmIResponse\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x12\n\nsuper_user\x18\x03 \x01(\x08\x12\x0c\n\x04mode\x18\x04 \x01(\t2\x8e\x03\n\nAclService\x12M\n\nCreateAcls\x12\x1e.paceline.v1.CreateAclsRequest\x1a\x1f.paceline.v1.CreateAclsResponse\x12M\n\nDeleteAcls\x12\x1e.paceline.v1.DeleteAclsRequest\x1a\x1f.paceline.v1.DeleteAclsResponse\x12S\n\x0c\x44\x65scribeAcls\x12 .paceline.v1.DescribeAclsRequest\x1a!.paceline.v1.DescribeAclsResponse\x12J\n\tCheckAcls\x12\x1d.paceline.v1.CheckAclsRequest\x1a\x1e.paceline.v1.CheckAclsResponse\x12\x41\n\x06WhoAmI\x12\x1a.paceline.v1.WhoAmIRequest\x1a\x1b.paceline.v1.WhoAmIResponseB\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,34 +22,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.acl_service_pb2
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_ACL']._serialized_start=73
-  _globals['_ACL']._serialized_end=218
-  _globals['_ACLFILTER']._serialized_start=221
-  _globals['_ACLFILTER']._serialized_end=372
-  _globals['_ACLERROR']._serialized_start=374
-  _globals['_ACLERROR']._serialized_end=439
-  _globals['_CREATEACLSREQUEST']._serialized_start=441
-  _globals['_CREATEACLSREQUEST']._serialized_end=492
-  _globals['_CREATEACLSRESPONSE']._serialized_start=494
-  _globals['_CREATEACLSRESPONSE']._serialized_end=561
-  _globals['_CREATEACLRESULT']._serialized_start=563
-  _globals['_CREATEACLRESULT']._serialized_end=633
-  _globals['_DELETEACLSREQUEST']._serialized_start=635
-  _globals['_DELETEACLSREQUEST']._serialized_end=694
-  _globals['_DELETEACLSRESPONSE']._serialized_start=696
-  _globals['_DELETEACLSRESPONSE']._serialized_end=801
-  _globals['_DESCRIBEACLSREQUEST']._serialized_start=803
-  _globals['_DESCRIBEACLSREQUEST']._serialized_end=903
-  _globals['_DESCRIBEACLSRESPONSE']._serialized_start=905
-  _globals['_DESCRIBEACLSRESPONSE']._serialized_end=1004
-  _globals['_CHECKACLSREQUEST']._serialized_start=1006
-  _globals['_CHECKACLSREQUEST']._serialized_end=1122
-  _globals['_CHECKACLSRESPONSE']._serialized_start=1124
-  _globals['_CHECKACLSRESPONSE']._serialized_end=1188
-  _globals['_WHOAMIREQUEST']._serialized_start=1190
-  _globals['_WHOAMIREQUEST']._serialized_end=1205
-  _globals['_WHOAMIRESPONSE']._serialized_start=1207
-  _globals['_WHOAMIRESPONSE']._serialized_end=1290
-  _globals['_ACLSERVICE']._serialized_start=1293
-  _globals['_ACLSERVICE']._serialized_end=1691
+  _globals['_ACL']._serialized_start=47
+  _globals['_ACL']._serialized_end=192
+  _globals['_ACLFILTER']._serialized_start=195
+  _globals['_ACLFILTER']._serialized_end=346
+  _globals['_CREATEACLSREQUEST']._serialized_start=348
+  _globals['_CREATEACLSREQUEST']._serialized_end=399
+  _globals['_CREATEACLSRESPONSE']._serialized_start=401
+  _globals['_CREATEACLSRESPONSE']._serialized_end=421
+  _globals['_DELETEACLSREQUEST']._serialized_start=423
+  _globals['_DELETEACLSREQUEST']._serialized_end=482
+  _globals['_DELETEACLSRESPONSE']._serialized_start=484
+  _globals['_DELETEACLSRESPONSE']._serialized_end=536
+  _globals['_DESCRIBEACLSREQUEST']._serialized_start=538
+  _globals['_DESCRIBEACLSREQUEST']._serialized_end=638
+  _globals['_DESCRIBEACLSRESPONSE']._serialized_start=640
+  _globals['_DESCRIBEACLSRESPONSE']._serialized_end=739
+  _globals['_CHECKACLSREQUEST']._serialized_start=741
+  _globals['_CHECKACLSREQUEST']._serialized_end=857
+  _globals['_CHECKACLSRESPONSE']._serialized_start=859
+  _globals['_CHECKACLSRESPONSE']._serialized_end=923
+  _globals['_WHOAMIREQUEST']._serialized_start=925
+  _globals['_WHOAMIREQUEST']._serialized_end=940
+  _globals['_WHOAMIRESPONSE']._serialized_start=942
+  _globals['_WHOAMIRESPONSE']._serialized_end=1025
+  _globals['_ACLSERVICE']._serialized_start=1028
+  _globals['_ACLSERVICE']._serialized_end=1426
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,6 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
-import paceline.v1.errors_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -100,28 +99,6 @@ class AclFilter(google.protobuf.message.Message):
 global___AclFilter = AclFilter
 
 @typing.final
-class AclError(google.protobuf.message.Message):
-    """AclError explains why a rule was refused."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    CODE_FIELD_NUMBER: builtins.int
-    MESSAGE_FIELD_NUMBER: builtins.int
-    code: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """Error code."""
-    message: builtins.str
-    """One sentence for a person."""
-    def __init__(
-        self,
-        *,
-        code: paceline.v1.errors_pb2.ErrorCode.ValueType = ...,
-        message: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message"]) -> None: ...
-
-global___AclError = AclError
-
-@typing.final
 class CreateAclsRequest(google.protobuf.message.Message):
     """Rules to add."""
 
@@ -143,45 +120,15 @@ global___CreateAclsRequest = CreateAclsRequest
 
 @typing.final
 class CreateAclsResponse(google.protobuf.message.Message):
-    """The outcome of CreateAcls."""
+    """CreateAclsResponse has no fields: an error is the status of the call."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    RESULTS_FIELD_NUMBER: builtins.int
-    @property
-    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreateAclResult]:
-        """One result per rule, in the order of the request."""
-
     def __init__(
         self,
-        *,
-        results: collections.abc.Iterable[global___CreateAclResult] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
 
 global___CreateAclsResponse = CreateAclsResponse
-
-@typing.final
-class CreateAclResult(google.protobuf.message.Message):
-    """The outcome for one rule."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ERROR_FIELD_NUMBER: builtins.int
-    @property
-    def error(self) -> global___AclError:
-        """Why the rule was refused; absent means success."""
-
-    def __init__(
-        self,
-        *,
-        error: global___AclError | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
-
-global___CreateAclResult = CreateAclResult
 
 @typing.final
 class DeleteAclsRequest(google.protobuf.message.Message):
@@ -213,24 +160,16 @@ class DeleteAclsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACLS_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
     @property
     def acls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Acl]:
         """The removed rules."""
-
-    @property
-    def error(self) -> global___AclError:
-        """Why the rules on one of the resources were not removed; absent means success."""
 
     def __init__(
         self,
         *,
         acls: collections.abc.Iterable[global___Acl] | None = ...,
-        error: global___AclError | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "acls", b"acls", "error", b"error"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
+    def ClearField(self, field_name: typing.Literal["acls", b"acls"]) -> None: ...
 
 global___DeleteAclsResponse = DeleteAclsResponse
 

@@ -51,7 +51,8 @@ class AclServiceServicer(object):
     """
 
     def CreateAcls(self, request, context):
-        """CreateAcls adds rules. A rule that exists already is left as it is.
+        """CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+        of ZooKeeper some of the rules may have been added: the same call may be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,7 +28,9 @@ class AclServiceStub:
         paceline.v1.acl_service_pb2.CreateAclsRequest,
         paceline.v1.acl_service_pb2.CreateAclsResponse,
     ]
-    """CreateAcls adds rules. A rule that exists already is left as it is."""
+    """CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+    of ZooKeeper some of the rules may have been added: the same call may be repeated.
+    """
 
     DeleteAcls: grpc.UnaryUnaryMultiCallable[
         paceline.v1.acl_service_pb2.DeleteAclsRequest,
@@ -64,7 +66,9 @@ class AclServiceAsyncStub:
         paceline.v1.acl_service_pb2.CreateAclsRequest,
         paceline.v1.acl_service_pb2.CreateAclsResponse,
     ]
-    """CreateAcls adds rules. A rule that exists already is left as it is."""
+    """CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+    of ZooKeeper some of the rules may have been added: the same call may be repeated.
+    """
 
     DeleteAcls: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.acl_service_pb2.DeleteAclsRequest,
@@ -102,7 +106,9 @@ class AclServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.acl_service_pb2.CreateAclsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.acl_service_pb2.CreateAclsResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.CreateAclsResponse]]:
-        """CreateAcls adds rules. A rule that exists already is left as it is."""
+        """CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+        of ZooKeeper some of the rules may have been added: the same call may be repeated.
+        """
 
     @abc.abstractmethod
     def DeleteAcls(

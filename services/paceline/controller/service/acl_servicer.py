@@ -30,7 +30,6 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.rpc.convert import common
-from paceline.rpc.convert.common import error_to_proto
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_request_order
 from paceline.rpc.security.authorizer import Call, Mode, current_call
@@ -39,7 +38,13 @@ from paceline.v1 import acl_service_pb2_grpc
 
 MAX_ACLS: Final = 10_000
 _TIMEOUT_MS: Final = 30_000
-_MATCH: Final = "MATCH"
+_NAMES: Final[dict[str, type[StrEnum]]] = {
+    "resource_type": ResourceType,
+    "pattern_type": PatternType,
+    "operation": Operation,
+    "permission": Permission,
+}
+"""Fields of rules and filters that name a member of an enum."""
 
 E = TypeVar("E", bound=StrEnum)
 New = Callable[[tuple[AclEntry, ...]], tuple[AclEntry, ...]]
@@ -52,48 +57,35 @@ class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
         self._handle = handle
 
     async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> pb.CreateAclsResponse:  # noqa: N802
-        """Add rules; the response has a result for each rule."""
-        lists = self._lists()
-        errors: list[PacelineError | None] = []
-        positions: dict[ResourcePattern, list[tuple[int, AclEntry]]] = {}
-        for index, message in enumerate(common.bounded(request.acls, MAX_ACLS, "rules")):
-            errors.append(None)
-            try:
-                acl = validated(_acl_from_proto(message))
-            except InvalidRequestError as error:
-                errors[index] = error
-            else:
-                positions.setdefault(acl.resource, []).append((index, acl.entry))
-        for resource, added in positions.items():
-            entries = tuple(entry for _, entry in added)
-            try:
-                await _change(lists, resource, partial(_with, entries), context)
-            except PacelineError as error:
-                for index, _ in added:
-                    errors[index] = error
-        return pb.CreateAclsResponse(
-            results=[pb.CreateAclResult(error=error_to_proto(pb.AclError, error)) for error in errors]
-        )
+        """Add rules, or none if one is invalid."""
+        lists, by_resource = self._lists(), dict[ResourcePattern, tuple[AclEntry, ...]]()
+        for message in common.bounded(request.acls, MAX_ACLS, "rules"):
+            resource, entry = validated(_acl_from_proto(message))
+            by_resource[resource] = (*by_resource.get(resource, ()), entry)
+        for resource, added in by_resource.items():
+            await _change(lists, resource, partial(_with, added), context)
+        return pb.CreateAclsResponse()
 
     async def DeleteAcls(self, request: pb.DeleteAclsRequest, context: Any) -> pb.DeleteAclsResponse:  # noqa: N802
         """Remove the rules that the filter selects."""
-        lists, filter_ = self._lists(), _Filter(request.filter)
-        if filter_.selects_everything:
+        lists, selects = self._lists(), _filter(request.filter)
+        if not request.filter.ListFields():
             raise InvalidRequestError("the filter is empty: name at least a resource type, a principal or an operation")
+        named = {field.name for field, _ in request.filter.ListFields()}
+        is_whole_resource = named == {"resource_type", "resource_name", "pattern_type"}
         response = pb.DeleteAclsResponse()
         for resource, entries in sorted(self._rules(lists).resources.items()):
-            if not filter_.selects_resource(resource):
-                continue
             if isinstance(entries, UnreadableResource):
-                if not filter_.is_exact_resource:
+                everything = _acl_to_proto(Acl(resource, AclEntry("", Permission.ALLOW, Operation.ALL)))
+                if not is_whole_resource or not selects(everything):
                     continue
-            elif not any(filter_.selects_entry(entry) for entry in entries):
+            elif not any(selects(_acl_to_proto(Acl(resource, entry))) for entry in entries):
                 continue
-            try:
-                old, new = await _change(lists, resource, filter_.without_selected, context)
-            except PacelineError as error:
-                response.error.CopyFrom(error_to_proto(pb.AclError, error) or pb.AclError())
-                break
+
+            def kept(old: tuple[AclEntry, ...], on: ResourcePattern = resource) -> tuple[AclEntry, ...]:
+                return tuple(entry for entry in old if not selects(_acl_to_proto(Acl(on, entry))))
+
+            old, new = await _change(lists, resource, kept, context)
             response.acls.extend(_acl_to_proto(Acl(resource, entry)) for entry in old if entry not in new)
         return response
 
@@ -101,11 +93,9 @@ class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
         self, request: pb.DescribeAclsRequest, context: Any
     ) -> pb.DescribeAclsResponse:
         """Return a page of the rules that the filter selects."""
-        rules, filter_ = self._rules(self._lists()), _Filter(request.filter)
-        found = [
-            acl for acl in rules.acls() if filter_.selects_resource(acl.resource) and filter_.selects_entry(acl.entry)
-        ]
-        acls, token = page_in_request_order(found, request.page_size, request.page_token, _acl_to_proto)
+        rules, selects = self._rules(self._lists()), _filter(request.filter)
+        found = [acl for acl in map(_acl_to_proto, rules.acls()) if selects(acl)]
+        acls, token = page_in_request_order(found, request.page_size, request.page_token, lambda acl: acl)
         broken = [
             f"{resource}: {entries}"
             for resource, entries in rules.resources.items()
@@ -116,26 +106,19 @@ class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
     async def CheckAcls(self, request: pb.CheckAclsRequest, context: Any) -> pb.CheckAclsResponse:  # noqa: N802
         """Decide as for a request."""
         call = current_call()
-        operation = _named(Operation, request.operation, "operation")
-        kind = _named(ResourceType, request.resource_type, "resource type")
-        authorizer = call.authorizer
-        verdict = authorizer.exemption(request.principal)
-        if verdict is None:
-            verdict = authorizer.decide(
-                request.principal, request.host or call.host, (operation, kind, request.resource_name)
-            )
-        return pb.CheckAclsResponse(allowed=verdict.allowed, rule=verdict.rule, mode=authorizer.mode)
+        kind = _named(ResourceType, request.resource_type)
+        key = (_named(Operation, request.operation), kind, request.resource_name)
+        verdict = call.authorizer.exemption(request.principal) or call.authorizer.decide(
+            request.principal, request.host or call.host, key
+        )
+        return pb.CheckAclsResponse(allowed=verdict.allowed, rule=verdict.rule, mode=call.authorizer.mode)
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.WhoAmIResponse:  # noqa: N802
         """Return the caller's principal."""
-        call: Call = current_call()
+        call = current_call()
         principal, authorizer = call.caller.principal, call.authorizer
-        return pb.WhoAmIResponse(
-            principal=principal,
-            host=call.host,
-            super_user=authorizer.exemption(principal) is not None,
-            mode=authorizer.mode,
-        )
+        is_super = authorizer.exemption(principal) is not None
+        return pb.WhoAmIResponse(principal=principal, host=call.host, super_user=is_super, mode=authorizer.mode)
 
     def _lists(self) -> AccessListReader:
         if current_call().authorizer.mode is Mode.OFF:
@@ -186,89 +169,66 @@ def _audit(call: Call, resource: ResourcePattern, answer: AclChange | Exception)
         code = answer.code if isinstance(answer, PacelineError) else ErrorCode.UNKNOWN_SERVER_ERROR
         call.audit_change(name, Operation.ALTER, None, code.name)
         return
-    old, new = map(_texts, answer)
+    old, new = (
+        [f"{one.permission} {one.principal} {one.operation} from {one.host}" for one in some] for some in answer
+    )
     if old != new:
         call.note_old(name, old)
         call.audit_change(name, Operation.ALTER, new, None, name)
-
-
-def _texts(entries: tuple[AclEntry, ...]) -> list[str]:
-    return [f"{one.permission} {one.principal} {one.operation} from {one.host}" for one in entries]
 
 
 def _with(added: tuple[AclEntry, ...], old: tuple[AclEntry, ...]) -> tuple[AclEntry, ...]:
     return (*old, *(entry for entry in added if entry not in old))
 
 
-class _Filter:
-    """Selects rules."""
+def _filter(message: pb.AclFilter) -> Callable[[pb.Acl], bool]:
+    """Return whether a rule is selected.
 
-    def __init__(self, message: pb.AclFilter) -> None:
-        self._name = message.resource_name
-        self._match = message.pattern_type.upper() == _MATCH
-        self._type = _optional(ResourceType, message.resource_type, "resource type")
-        self._pattern = None if self._match else _optional(PatternType, message.pattern_type, "pattern type")
-        self._principal, self._host = message.principal, message.host
-        self._operation = _optional(Operation, message.operation, "operation")
-        self._permission = _optional(Permission, message.permission, "permission")
-        if self._match and not self._name:
+    Raises:
+        InvalidRequestError: a type, pattern, operation or permission is not known, or MATCH names no resource.
+    """
+    wanted = {field.name: value for field, value in message.ListFields()}
+    name, match = message.resource_name, wanted.get("pattern_type", "").upper() == "MATCH"
+    if match:
+        if not name:
             raise InvalidRequestError("the pattern type MATCH needs the name of a resource")
-        entry = (self._principal, self._host, self._operation, self._permission)
-        self.selects_everything = not (any(entry) or self._name or self._type or self._pattern)
-        self.is_exact_resource = bool(self._name and self._type and self._pattern) and not any(entry)
+        del wanted["pattern_type"], wanted["resource_name"]
+    wanted |= {field: _named(_NAMES[field], wanted[field]).value for field in wanted.keys() & _NAMES}
 
-    def selects_resource(self, resource: ResourcePattern) -> bool:
-        if self._type not in (None, resource.type) or self._pattern not in (None, resource.pattern):
+    def selects(acl: pb.Acl) -> bool:
+        if any(getattr(acl, field) != value for field, value in wanted.items()):
             return False
-        if self._match:
-            is_prefix = resource.pattern is PatternType.PREFIXED and self._name.startswith(resource.name)
-            return is_prefix or (resource.pattern is PatternType.LITERAL and resource.name in (self._name, ANY))
-        return self._name in ("", resource.name)
+        if not match:
+            return True
+        if acl.pattern_type == PatternType.PREFIXED:
+            return name.startswith(acl.resource_name)
+        return acl.resource_name in (name, ANY)
 
-    def selects_entry(self, entry: AclEntry) -> bool:
-        return (
-            self._principal in ("", entry.principal)
-            and self._host in ("", entry.host)
-            and self._operation in (None, entry.operation)
-            and self._permission in (None, entry.permission)
-        )
-
-    def without_selected(self, entries: tuple[AclEntry, ...]) -> tuple[AclEntry, ...]:
-        return tuple(entry for entry in entries if not self.selects_entry(entry))
+    return selects
 
 
-def _optional(names: type[E], text: str, what: str) -> E | None:
-    return _named(names, text, what) if text else None
-
-
-def _named(names: type[E], text: str, what: str) -> E:
+def _named(names: type[E], text: str) -> E:
     for name in names:
         if name.casefold() == text.casefold():
             return name
-    raise InvalidRequestError(f"the {what} {text[:100]!r} is not known; these are {', '.join(names)}")
+    raise InvalidRequestError(f"{text[:100]!r} is not known; these are {', '.join(names)}")
 
 
 def _acl_from_proto(message: pb.Acl) -> Acl:
-    pattern = _optional(PatternType, message.pattern_type, "pattern type") or PatternType.LITERAL
-    return Acl(
-        ResourcePattern(_named(ResourceType, message.resource_type, "resource type"), message.resource_name, pattern),
-        AclEntry(
-            message.principal,
-            _named(Permission, message.permission, "permission"),
-            _named(Operation, message.operation, "operation"),
-            message.host or ANY,
-        ),
-    )
+    pattern = _named(PatternType, message.pattern_type or PatternType.LITERAL)
+    operation, permission = _named(Operation, message.operation), _named(Permission, message.permission)
+    resource = ResourcePattern(_named(ResourceType, message.resource_type), message.resource_name, pattern)
+    return Acl(resource, AclEntry(message.principal, permission, operation, message.host or ANY))
 
 
 def _acl_to_proto(acl: Acl) -> pb.Acl:
-    (kind, name, pattern), entry = acl
+    (kind, name, pattern), (principal, permission, operation, host) = acl
     return pb.Acl(
         resource_type=kind,
         resource_name=name,
         pattern_type=pattern,
-        principal=entry.principal,
-        host=entry.host,
-        operation=entry.operation,
-        permission=entry.permission,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission=permission,
     )

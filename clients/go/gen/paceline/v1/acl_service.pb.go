@@ -222,61 +222,6 @@ func (x *AclFilter) GetPermission() string {
 	return ""
 }
 
-// AclError explains why a rule was refused.
-type AclError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Error code.
-	Code ErrorCode `protobuf:"varint,1,opt,name=code,proto3,enum=paceline.v1.ErrorCode" json:"code,omitempty"`
-	// One sentence for a person.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AclError) Reset() {
-	*x = AclError{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AclError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AclError) ProtoMessage() {}
-
-func (x *AclError) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AclError.ProtoReflect.Descriptor instead.
-func (*AclError) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *AclError) GetCode() ErrorCode {
-	if x != nil {
-		return x.Code
-	}
-	return ErrorCode_ERROR_CODE_UNSPECIFIED
-}
-
-func (x *AclError) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
 // Rules to add.
 type CreateAclsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -288,7 +233,7 @@ type CreateAclsRequest struct {
 
 func (x *CreateAclsRequest) Reset() {
 	*x = CreateAclsRequest{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[3]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +245,7 @@ func (x *CreateAclsRequest) String() string {
 func (*CreateAclsRequest) ProtoMessage() {}
 
 func (x *CreateAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[3]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +258,7 @@ func (x *CreateAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAclsRequest.ProtoReflect.Descriptor instead.
 func (*CreateAclsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{3}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CreateAclsRequest) GetAcls() []*Acl {
@@ -323,18 +268,16 @@ func (x *CreateAclsRequest) GetAcls() []*Acl {
 	return nil
 }
 
-// The outcome of CreateAcls.
+// CreateAclsResponse has no fields: an error is the status of the call.
 type CreateAclsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result per rule, in the order of the request.
-	Results       []*CreateAclResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateAclsResponse) Reset() {
 	*x = CreateAclsResponse{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[4]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +289,7 @@ func (x *CreateAclsResponse) String() string {
 func (*CreateAclsResponse) ProtoMessage() {}
 
 func (x *CreateAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[4]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,60 +302,7 @@ func (x *CreateAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAclsResponse.ProtoReflect.Descriptor instead.
 func (*CreateAclsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *CreateAclsResponse) GetResults() []*CreateAclResult {
-	if x != nil {
-		return x.Results
-	}
-	return nil
-}
-
-// The outcome for one rule.
-type CreateAclResult struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why the rule was refused; absent means success.
-	Error         *AclError `protobuf:"bytes,1,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CreateAclResult) Reset() {
-	*x = CreateAclResult{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CreateAclResult) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CreateAclResult) ProtoMessage() {}
-
-func (x *CreateAclResult) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CreateAclResult.ProtoReflect.Descriptor instead.
-func (*CreateAclResult) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *CreateAclResult) GetError() *AclError {
-	if x != nil {
-		return x.Error
-	}
-	return nil
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{3}
 }
 
 // Rules to remove.
@@ -427,7 +317,7 @@ type DeleteAclsRequest struct {
 
 func (x *DeleteAclsRequest) Reset() {
 	*x = DeleteAclsRequest{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[6]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +329,7 @@ func (x *DeleteAclsRequest) String() string {
 func (*DeleteAclsRequest) ProtoMessage() {}
 
 func (x *DeleteAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[6]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +342,7 @@ func (x *DeleteAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAclsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteAclsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{6}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DeleteAclsRequest) GetFilter() *AclFilter {
@@ -466,16 +356,14 @@ func (x *DeleteAclsRequest) GetFilter() *AclFilter {
 type DeleteAclsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The removed rules.
-	Acls []*Acl `protobuf:"bytes,1,rep,name=acls,proto3" json:"acls,omitempty"`
-	// Why the rules on one of the resources were not removed; absent means success.
-	Error         *AclError `protobuf:"bytes,2,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	Acls          []*Acl `protobuf:"bytes,1,rep,name=acls,proto3" json:"acls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteAclsResponse) Reset() {
 	*x = DeleteAclsResponse{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[7]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +375,7 @@ func (x *DeleteAclsResponse) String() string {
 func (*DeleteAclsResponse) ProtoMessage() {}
 
 func (x *DeleteAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[7]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,19 +388,12 @@ func (x *DeleteAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteAclsResponse.ProtoReflect.Descriptor instead.
 func (*DeleteAclsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{7}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeleteAclsResponse) GetAcls() []*Acl {
 	if x != nil {
 		return x.Acls
-	}
-	return nil
-}
-
-func (x *DeleteAclsResponse) GetError() *AclError {
-	if x != nil {
-		return x.Error
 	}
 	return nil
 }
@@ -532,7 +413,7 @@ type DescribeAclsRequest struct {
 
 func (x *DescribeAclsRequest) Reset() {
 	*x = DescribeAclsRequest{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[8]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +425,7 @@ func (x *DescribeAclsRequest) String() string {
 func (*DescribeAclsRequest) ProtoMessage() {}
 
 func (x *DescribeAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[8]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +438,7 @@ func (x *DescribeAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAclsRequest.ProtoReflect.Descriptor instead.
 func (*DescribeAclsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{8}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DescribeAclsRequest) GetFilter() *AclFilter {
@@ -597,7 +478,7 @@ type DescribeAclsResponse struct {
 
 func (x *DescribeAclsResponse) Reset() {
 	*x = DescribeAclsResponse{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[9]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +490,7 @@ func (x *DescribeAclsResponse) String() string {
 func (*DescribeAclsResponse) ProtoMessage() {}
 
 func (x *DescribeAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[9]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +503,7 @@ func (x *DescribeAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeAclsResponse.ProtoReflect.Descriptor instead.
 func (*DescribeAclsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{9}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DescribeAclsResponse) GetAcls() []*Acl {
@@ -665,7 +546,7 @@ type CheckAclsRequest struct {
 
 func (x *CheckAclsRequest) Reset() {
 	*x = CheckAclsRequest{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[10]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +558,7 @@ func (x *CheckAclsRequest) String() string {
 func (*CheckAclsRequest) ProtoMessage() {}
 
 func (x *CheckAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[10]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +571,7 @@ func (x *CheckAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAclsRequest.ProtoReflect.Descriptor instead.
 func (*CheckAclsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{10}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CheckAclsRequest) GetPrincipal() string {
@@ -743,7 +624,7 @@ type CheckAclsResponse struct {
 
 func (x *CheckAclsResponse) Reset() {
 	*x = CheckAclsResponse{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[11]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +636,7 @@ func (x *CheckAclsResponse) String() string {
 func (*CheckAclsResponse) ProtoMessage() {}
 
 func (x *CheckAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[11]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +649,7 @@ func (x *CheckAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAclsResponse.ProtoReflect.Descriptor instead.
 func (*CheckAclsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{11}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CheckAclsResponse) GetAllowed() bool {
@@ -801,7 +682,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[12]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +694,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[12]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +707,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{12}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{10}
 }
 
 // The caller.
@@ -846,7 +727,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[13]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +739,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_acl_service_proto_msgTypes[13]
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +752,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{13}
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -906,7 +787,7 @@ var File_paceline_v1_acl_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpaceline/v1/acl_service.proto\x12\vpaceline.v1\x1a\x18paceline/v1/errors.proto\"\xe2\x01\n" +
+	"\x1dpaceline/v1/acl_service.proto\x12\vpaceline.v1\"\xe2\x01\n" +
 	"\x03Acl\x12#\n" +
 	"\rresource_type\x18\x01 \x01(\tR\fresourceType\x12#\n" +
 	"\rresource_name\x18\x02 \x01(\tR\fresourceName\x12!\n" +
@@ -926,23 +807,14 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\toperation\x18\x06 \x01(\tR\toperation\x12\x1e\n" +
 	"\n" +
 	"permission\x18\a \x01(\tR\n" +
-	"permission\"P\n" +
-	"\bAclError\x12*\n" +
-	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"9\n" +
+	"permission\"9\n" +
 	"\x11CreateAclsRequest\x12$\n" +
-	"\x04acls\x18\x01 \x03(\v2\x10.paceline.v1.AclR\x04acls\"L\n" +
-	"\x12CreateAclsResponse\x126\n" +
-	"\aresults\x18\x01 \x03(\v2\x1c.paceline.v1.CreateAclResultR\aresults\"M\n" +
-	"\x0fCreateAclResult\x120\n" +
-	"\x05error\x18\x01 \x01(\v2\x15.paceline.v1.AclErrorH\x00R\x05error\x88\x01\x01B\b\n" +
-	"\x06_error\"C\n" +
+	"\x04acls\x18\x01 \x03(\v2\x10.paceline.v1.AclR\x04acls\"\x14\n" +
+	"\x12CreateAclsResponse\"C\n" +
 	"\x11DeleteAclsRequest\x12.\n" +
-	"\x06filter\x18\x01 \x01(\v2\x16.paceline.v1.AclFilterR\x06filter\"v\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.paceline.v1.AclFilterR\x06filter\":\n" +
 	"\x12DeleteAclsResponse\x12$\n" +
-	"\x04acls\x18\x01 \x03(\v2\x10.paceline.v1.AclR\x04acls\x120\n" +
-	"\x05error\x18\x02 \x01(\v2\x15.paceline.v1.AclErrorH\x00R\x05error\x88\x01\x01B\b\n" +
-	"\x06_error\"\x81\x01\n" +
+	"\x04acls\x18\x01 \x03(\v2\x10.paceline.v1.AclR\x04acls\"\x81\x01\n" +
 	"\x13DescribeAclsRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.paceline.v1.AclFilterR\x06filter\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -994,49 +866,42 @@ func file_paceline_v1_acl_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_acl_service_proto_rawDescData
 }
 
-var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_paceline_v1_acl_service_proto_goTypes = []any{
 	(*Acl)(nil),                  // 0: paceline.v1.Acl
 	(*AclFilter)(nil),            // 1: paceline.v1.AclFilter
-	(*AclError)(nil),             // 2: paceline.v1.AclError
-	(*CreateAclsRequest)(nil),    // 3: paceline.v1.CreateAclsRequest
-	(*CreateAclsResponse)(nil),   // 4: paceline.v1.CreateAclsResponse
-	(*CreateAclResult)(nil),      // 5: paceline.v1.CreateAclResult
-	(*DeleteAclsRequest)(nil),    // 6: paceline.v1.DeleteAclsRequest
-	(*DeleteAclsResponse)(nil),   // 7: paceline.v1.DeleteAclsResponse
-	(*DescribeAclsRequest)(nil),  // 8: paceline.v1.DescribeAclsRequest
-	(*DescribeAclsResponse)(nil), // 9: paceline.v1.DescribeAclsResponse
-	(*CheckAclsRequest)(nil),     // 10: paceline.v1.CheckAclsRequest
-	(*CheckAclsResponse)(nil),    // 11: paceline.v1.CheckAclsResponse
-	(*WhoAmIRequest)(nil),        // 12: paceline.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),       // 13: paceline.v1.WhoAmIResponse
-	(ErrorCode)(0),               // 14: paceline.v1.ErrorCode
+	(*CreateAclsRequest)(nil),    // 2: paceline.v1.CreateAclsRequest
+	(*CreateAclsResponse)(nil),   // 3: paceline.v1.CreateAclsResponse
+	(*DeleteAclsRequest)(nil),    // 4: paceline.v1.DeleteAclsRequest
+	(*DeleteAclsResponse)(nil),   // 5: paceline.v1.DeleteAclsResponse
+	(*DescribeAclsRequest)(nil),  // 6: paceline.v1.DescribeAclsRequest
+	(*DescribeAclsResponse)(nil), // 7: paceline.v1.DescribeAclsResponse
+	(*CheckAclsRequest)(nil),     // 8: paceline.v1.CheckAclsRequest
+	(*CheckAclsResponse)(nil),    // 9: paceline.v1.CheckAclsResponse
+	(*WhoAmIRequest)(nil),        // 10: paceline.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),       // 11: paceline.v1.WhoAmIResponse
 }
 var file_paceline_v1_acl_service_proto_depIdxs = []int32{
-	14, // 0: paceline.v1.AclError.code:type_name -> paceline.v1.ErrorCode
-	0,  // 1: paceline.v1.CreateAclsRequest.acls:type_name -> paceline.v1.Acl
-	5,  // 2: paceline.v1.CreateAclsResponse.results:type_name -> paceline.v1.CreateAclResult
-	2,  // 3: paceline.v1.CreateAclResult.error:type_name -> paceline.v1.AclError
-	1,  // 4: paceline.v1.DeleteAclsRequest.filter:type_name -> paceline.v1.AclFilter
-	0,  // 5: paceline.v1.DeleteAclsResponse.acls:type_name -> paceline.v1.Acl
-	2,  // 6: paceline.v1.DeleteAclsResponse.error:type_name -> paceline.v1.AclError
-	1,  // 7: paceline.v1.DescribeAclsRequest.filter:type_name -> paceline.v1.AclFilter
-	0,  // 8: paceline.v1.DescribeAclsResponse.acls:type_name -> paceline.v1.Acl
-	3,  // 9: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
-	6,  // 10: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
-	8,  // 11: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
-	10, // 12: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
-	12, // 13: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
-	4,  // 14: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
-	7,  // 15: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
-	9,  // 16: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
-	11, // 17: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
-	13, // 18: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	0,  // 0: paceline.v1.CreateAclsRequest.acls:type_name -> paceline.v1.Acl
+	1,  // 1: paceline.v1.DeleteAclsRequest.filter:type_name -> paceline.v1.AclFilter
+	0,  // 2: paceline.v1.DeleteAclsResponse.acls:type_name -> paceline.v1.Acl
+	1,  // 3: paceline.v1.DescribeAclsRequest.filter:type_name -> paceline.v1.AclFilter
+	0,  // 4: paceline.v1.DescribeAclsResponse.acls:type_name -> paceline.v1.Acl
+	2,  // 5: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
+	4,  // 6: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
+	6,  // 7: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
+	8,  // 8: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
+	10, // 9: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
+	3,  // 10: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
+	5,  // 11: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
+	7,  // 12: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
+	9,  // 13: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
+	11, // 14: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
+	10, // [10:15] is the sub-list for method output_type
+	5,  // [5:10] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_acl_service_proto_init() }
@@ -1044,16 +909,13 @@ func file_paceline_v1_acl_service_proto_init() {
 	if File_paceline_v1_acl_service_proto != nil {
 		return
 	}
-	file_paceline_v1_errors_proto_init()
-	file_paceline_v1_acl_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_paceline_v1_acl_service_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_acl_service_proto_rawDesc), len(file_paceline_v1_acl_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

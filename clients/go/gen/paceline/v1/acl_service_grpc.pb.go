@@ -34,7 +34,8 @@ const (
 // standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
 // resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
 type AclServiceClient interface {
-	// CreateAcls adds rules. A rule that exists already is left as it is.
+	// CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+	// of ZooKeeper some of the rules may have been added: the same call may be repeated.
 	CreateAcls(ctx context.Context, in *CreateAclsRequest, opts ...grpc.CallOption) (*CreateAclsResponse, error)
 	// DeleteAcls removes the rules that a filter selects, and returns them.
 	DeleteAcls(ctx context.Context, in *DeleteAclsRequest, opts ...grpc.CallOption) (*DeleteAclsResponse, error)
@@ -112,7 +113,8 @@ func (c *aclServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, opts .
 // standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
 // resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
 type AclServiceServer interface {
-	// CreateAcls adds rules. A rule that exists already is left as it is.
+	// CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
+	// of ZooKeeper some of the rules may have been added: the same call may be repeated.
 	CreateAcls(context.Context, *CreateAclsRequest) (*CreateAclsResponse, error)
 	// DeleteAcls removes the rules that a filter selects, and returns them.
 	DeleteAcls(context.Context, *DeleteAclsRequest) (*DeleteAclsResponse, error)
