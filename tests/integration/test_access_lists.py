@@ -252,6 +252,7 @@ def test_the_audit_log_names_request_rule_old_and_new_value(access: Access) -> N
 
 def test_a_client_that_could_do_all_may_not_write_the_events_of_the_cluster(access: Access) -> None:
     with access.admin() as admin:
+        admin.create_topics([NewTopic("__cluster_events", 1, 1)])
         admin.create_acls([AccessRule("User:bob", "All", "Topic", "__", pattern_type="PREFIXED")])
     assert isinstance(refusal(lambda: access.write("bob", "__cluster_events", b"forged")), TopicAuthorizationError)
 

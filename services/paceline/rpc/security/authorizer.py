@@ -7,6 +7,7 @@ used before.
 """
 
 import contextlib
+import itertools
 import logging
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -353,21 +354,17 @@ def _allowed_entries(call: Call, row: Row, request: Any) -> tuple[Any, dict[int,
 def _with_refused(call: Call, row: Row, request: Any, response: Any, refused: dict[int, PacelineError]) -> Any:
     """Return the answer with a result for each refused entry, in the order of the request."""
     found = response if response is not None else _answer_class(call.method)()
-    results = getattr(found, row.answers)
-    given = list(results)
-    entries = getattr(request, row.field)
     if getattr(request, "page_token", ""):
         return found  # the first page had them
-    in_order = len(given) + len(refused) == len(entries)
+    results, entries = getattr(found, row.answers), getattr(request, row.field)
+    given = list(results)
     del results[:]
-    if not in_order:
-        results.extend(given)
     rest = iter(given)
     for index, entry in enumerate(entries):
         if index in refused:
             _fill(results.add(), entry, refused[index])
-        elif in_order:
-            results.append(next(rest))
+        else:
+            results.extend(itertools.islice(rest, 1))  # a page may have fewer
     return found
 
 
@@ -424,7 +421,5 @@ def entry_name(entry: Any) -> str:
 def _leave_out(call: Call, need: Need, response: Any, listed: str) -> None:
     entries = getattr(response, listed)
     kept = [entry for entry in entries if call.allows(need, entry)]
-    if len(kept) < len(entries):
-        kept = [type(entry).FromString(entry.SerializeToString()) for entry in kept]
-        del entries[:]
-        entries.extend(kept)
+    del entries[:]
+    entries.extend(kept)
