@@ -23,13 +23,16 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.convert.common import value_of
+from paceline.rpc.convert.nodes import node_from_proto
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.admin_service_pb2 import CreateTopicsRequest, DeleteTopicsRequest, ReplicaAssignment
 from paceline.v1.admin_service_pb2 import NewTopic as WireNewTopic
 from paceline.v1.errors_pb2 import TopicError
 from paceline.v1.metadata_service_pb2 import (
     DescribeClusterResponse,
+    DescribeNodeRequest,
     DescribeReplicasRequest,
     DescribeTopicsRequest,
     PartitionReplicas,
@@ -186,6 +189,22 @@ class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogD
             limit_ms = self._describe_timeout_ms if timeout_ms is None else timeout_ms
             answer = self._on_controller(describe_cluster_once, limit_ms, only_reads=True)
         return _cluster(answer)
+
+    def describe_node(self, address: str, timeout_ms: int = 2_000) -> NodeDescription:
+        """Return what the broker or controller at an address knows about itself, with a single call.
+
+        Args:
+            address: ``host:port`` of its CLIENT or EXTERNAL listener.
+            timeout_ms: longest wait.
+
+        Raises:
+            PacelineError: it did not answer; the message has the address and the cause.
+        """
+        try:
+            stub = MetadataServiceStub(self._channel(address))
+            return node_from_proto(stub.DescribeNode(DescribeNodeRequest(), timeout=timeout_ms / 1000))
+        except grpc.RpcError as failure:
+            raise named(address, failure) from failure
 
     def list_topics(self, timeout_ms: int | None = None) -> list[str]:
         """Return the names of all topics, sorted."""

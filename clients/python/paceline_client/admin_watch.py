@@ -115,9 +115,12 @@ class WatchAdmin(AdminConnection):
         topics: Collection[str] = (),
         kinds: Collection[StateChangeKind] = (),
         broker_id: int | None = None,
+        address: str | None = None,
         timeout_ms: int = 2_000,
     ) -> list[StateChange]:
         """Return the events that the active controller, or a broker, still has; arguments as of `watch_events`.
+
+        ``address`` names the process by its ``host:port`` instead.
 
         Raises:
             PacelineError: the process did not send all of them within ``timeout_ms``.
@@ -125,7 +128,7 @@ class WatchAdmin(AdminConnection):
         with sendable():
             request = WatchEventsRequest(filter=_filter(topics, kinds), since_ms=since_ms, past_only=True)
         with wait_notice("past events") as wait:
-            address = self._watched(broker_id, timeout_ms / 1000, wait)
+            address = address or self._watched(broker_id, timeout_ms / 1000, wait)
             try:
                 messages = MetadataServiceStub(self._channel(address)).WatchEvents(request, timeout=timeout_ms / 1000)
                 return [event_from_proto(event) for message in messages for event in message.batch.events]

@@ -28,6 +28,7 @@ from paceline.broker.partition.isr_notifier import IsrNotifier
 from paceline.broker.partition.partition import Partition
 from paceline.broker.replica_manager import ReplicaManager
 from paceline.broker.replication_throttle import ReplicationQuotas
+from paceline.broker.requests.describe_node import directories_of, peers_of
 from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of, refuse_all
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
@@ -46,6 +47,7 @@ from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.log.checkpoint import DamagedFileError
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
+from paceline.model.broker_dynamic_config import BrokerDynamicConfig
 from paceline.model.client_io import (
     DigestAnswer,
     DigestQuery,
@@ -73,6 +75,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, ReplicaLogDir
+from paceline.model.node_description import NodeDirectory, NodePeer
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
@@ -101,12 +104,14 @@ class BrokerNode:
         directory_background: BackgroundWork,
         unclean_restart: bool = False,
         watched: Collection[TopicPartition] = (),
+        on_removed: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
         ``background`` flushes logs, ``cleaner_background`` compacts them, ``directory_background`` moves them between
         directories and loads failed directories. Control requests about the ``watched`` partitions are reported; the
-        collection may change at any time.
+        collection may change at any time. ``on_removed`` is called when an operator has removed this broker from the
+        cluster; the owner then stops it.
         """
         self._config = config
         self._scheduler = scheduler
@@ -119,9 +124,10 @@ class BrokerNode:
         # The cluster, as this broker knows it
         self.metadata = MetadataCache()
         self._contact = ClusterContact(config, zookeeper, scheduler)
-        quotas = ReplicationQuotas(config)
+        self._on_removed = on_removed
+        self._quotas = quotas = ReplicationQuotas(config)
         self._broker_configs = BrokerConfigs(
-            config.broker_id, self._zookeeper, scheduler, quotas.apply_broker_config, rng
+            config.broker_id, self._zookeeper, scheduler, self._broker_config_read, rng
         )
         self._topic_configs = TopicConfigs(
             self._zookeeper,
@@ -209,6 +215,20 @@ class BrokerNode:
         """Return for how many ms no active controller has answered a heartbeat, and whether ZooKeeper is connected."""
         answered_ms = self._heartbeats.answered_ms
         return None if answered_ms is None else self._scheduler.now_ms() - answered_ms, self._zookeeper.connected
+
+    @property
+    def controller_epoch(self) -> int:
+        """Highest epoch of a controller that this broker knows."""
+        return max(self.metadata.snapshot.controller_epoch, self._highest_controller_epoch())
+
+    def directories(self) -> tuple[NodeDirectory, ...]:
+        """Return the log directories with the space of their disks."""
+        return directories_of(self._logs)
+
+    def peers(self) -> tuple[NodePeer, ...]:
+        """Return the leaders that this broker fetches from, and the active controller."""
+        snapshot, now_ms = self.metadata.snapshot, self._scheduler.now_ms()
+        return peers_of(self.replica_manager.fetchers, snapshot, self._heartbeats, now_ms)
 
     @property
     def ready(self) -> bool:
@@ -334,6 +354,11 @@ class BrokerNode:
     def _watch_fired(self, event: WatchEvent) -> None:
         if event.path == znodes.CONFIG_CHANGES and not self._stopped:
             self._topic_configs.announced()
+
+    def _broker_config_read(self, config: BrokerDynamicConfig) -> None:
+        self._quotas.apply_broker_config(config)
+        if config.is_removed:
+            self._on_removed()
 
     def _topic_config_read(self, topic: str, config: LogConfig | None) -> None:
         self.replica_manager.hosted.apply_topic_config(topic, config)

@@ -97,6 +97,8 @@ class ControllerContext:
     """Processed notifications under ``/config/changes``, with the time of their first processing in ms."""
     config_changes_retry: Cancellable | None = None
     """Timer of the next attempt to handle notifications."""
+    removals: dict[int, str] = field(default_factory=dict)
+    """Brokers whose dynamic setting `broker.removal` is set, with its value; no new replica is placed on them."""
     deletion_queued: set[str] = field(default_factory=set)
     deletion_started: set[str] = field(default_factory=set)
     deletion_ineligible: set[str] = field(default_factory=set)
@@ -111,6 +113,10 @@ class ControllerContext:
         """Registered brokers that are not shutting down and have a lease, sorted by id."""
         retiring = self.retiring
         return sorted(broker_id for broker_id in self.brokers if broker_id not in retiring)
+
+    def placeable_broker_ids(self) -> list[int]:
+        """Live brokers that are not being removed from the cluster, sorted by id."""
+        return [broker_id for broker_id in self.live_broker_ids() if broker_id not in self.removals]
 
     @property
     def retiring(self) -> Collection[int]:
@@ -320,6 +326,7 @@ class ControllerContext:
             self.replica_states,
             self.on_offline_dirs,
             self.config_changes_seen,
+            self.removals,
             self.deletion_queued,
             self.deletion_started,
             self.deletion_ineligible,

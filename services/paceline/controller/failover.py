@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from paceline.controller.components import ControllerComponents
+from paceline.controller.configs.broker_configs import read_removals
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import IllegalStateError, UnexpectedResponseError
 from paceline.controller.reassignment.remove_unassigned_isr import take_out_unassigned_members
@@ -65,6 +66,7 @@ def _load(
 ) -> Flow[StatesLoaded]:
     context = components.context
     context.brokers.update((yield from components.store.brokers()))
+    yield from read_removals(context, components.store)
     topics = yield from components.store.topic_names()
     missing: set[str] = set()
     mirrored = {} if mirror is None else {topic: known.topic_id for topic, known in mirror.topics.items()}

@@ -15,10 +15,12 @@ from paceline.controller import events as ev
 from paceline.controller.brokers.broker_suspicions import Evidence
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, ReplicaState
+from paceline.controller.describe_node import MOST_LISTED, describe_active, undecided_count
 from paceline.controller.election.controller_election import ActiveController, ControllerElection
 from paceline.controller.event_handler import ControllerEventHandler
 from paceline.controller.event_queue import EventQueue
 from paceline.controller.interfaces import ControlTransport, StandbyTransport
+from paceline.controller.reassignment.list_reassignments import stuck_moves
 from paceline.controller.standby.standby import Standby
 from paceline.controller.standby.state_publisher import StateSink
 from paceline.controller.standby.takeover import Takeover
@@ -45,6 +47,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.node_description import NodeActiveController, NodePeer
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
@@ -338,6 +341,8 @@ class ControllerNode:
             "offline_partitions": sum(offline),
             "preferred_replica_imbalance": sum(imbalanced),
             "topics_to_delete": len(context.deletion_queued),
+            "undecided_partitions": undecided_count(context),
+            "stuck_reassignments": len(stuck_moves(context, MOST_LISTED)),
         }
         if not self.is_active:
             numbers = dict.fromkeys(numbers, 0)
@@ -346,6 +351,19 @@ class ControllerNode:
     def broker_queues(self) -> list[tuple[int, int, int, int]]:
         """Return (broker id, unanswered requests, sent requests, their total waiting time in ms), for metrics."""
         return self._components.channels.traffic()
+
+    @property
+    def highest_controller_epoch(self) -> int:
+        """Highest controller epoch that this process knows: its own, or that of the controller it follows."""
+        return max(self._components.context.epoch, self._standby.controller_epoch)
+
+    def peers(self) -> tuple[NodePeer, ...]:
+        """Return the brokers that the active controller calls; none on a standby."""
+        return self._components.channels.peers()
+
+    def describe_active(self) -> NodeActiveController | None:
+        """Return what only the active controller knows, None when this controller is not active."""
+        return describe_active(self._components, self._queue.size) if self.is_active else None
 
     # notifications
 

@@ -14,7 +14,10 @@ LEADER_THROTTLED_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_THROTTLED_RATE: Final = "follower.replication.throttled.rate"
 ALTER_LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 REPLICATION_RATES: Final = (LEADER_THROTTLED_RATE, FOLLOWER_THROTTLED_RATE)
-BROKER_DYNAMIC_KEYS: Final = (*REPLICATION_RATES, ALTER_LOG_DIRS_RATE)
+REMOVAL: Final = "broker.removal"
+REMOVING: Final = "removing"
+REMOVED: Final = "removed"
+BROKER_DYNAMIC_KEYS: Final = (*REPLICATION_RATES, ALTER_LOG_DIRS_RATE, REMOVAL)
 UNLIMITED: Final = 2**63 - 1
 DEFAULT_ALTER_LOG_DIRS_RATE: Final = 32 << 20
 """Below the rate at which a move would delay produce requests noticeably; Kafka has no limit by default."""
@@ -37,16 +40,25 @@ BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
         str(DEFAULT_ALTER_LOG_DIRS_RATE),
         "Bytes per second that a broker copies between its log directories, over all moves.",
     ),
+    REMOVAL: ConfigKey(
+        REMOVAL,
+        ConfigType.STRING,
+        "",
+        "`removing` while `paceline broker remove` moves replicas off a broker: it gets no new ones. `removed` "
+        "afterwards: the broker stays idle and does not register. Only for a single broker.",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDynamicConfig:
-    """Maximum rates in bytes per second; `UNLIMITED` means no limit."""
+    """Maximum rates in bytes per second, and whether the broker is removed; `UNLIMITED` means no limit."""
 
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED
     alter_log_dirs_rate: int = DEFAULT_ALTER_LOG_DIRS_RATE
+    is_removed: bool = False
+    """Whether an operator has removed the broker from the cluster."""
 
 
 def unknown_broker_key(key: str) -> InvalidConfigError:
@@ -63,6 +75,10 @@ def checked_broker_value(key: str, text: str) -> str:
     Raises:
         InvalidConfigError: the value is not valid.
     """
+    if key == REMOVAL:
+        if text.strip() not in (REMOVING, REMOVED):
+            raise InvalidConfigError(f"invalid value {text!r} for {key}: {REMOVING} or {REMOVED} is expected")
+        return text.strip()
     try:
         value = int(text.strip())
     except ValueError:
@@ -74,7 +90,12 @@ def checked_broker_value(key: str, text: str) -> str:
 
 def broker_dynamic_config(own: Mapping[str, str], of_all: Mapping[str, str]) -> BrokerDynamicConfig:
     """Return the effective settings of a broker; an invalid value counts as not set."""
-    return BrokerDynamicConfig(*(_effective(key, own, of_all) for key in BROKER_DYNAMIC_KEYS))
+    return BrokerDynamicConfig(
+        leader_throttled_rate=_effective(LEADER_THROTTLED_RATE, own, of_all),
+        follower_throttled_rate=_effective(FOLLOWER_THROTTLED_RATE, own, of_all),
+        alter_log_dirs_rate=_effective(ALTER_LOG_DIRS_RATE, own, of_all),
+        is_removed=own.get(REMOVAL) == REMOVED,
+    )
 
 
 def _effective(key: str, own: Mapping[str, str], of_all: Mapping[str, str]) -> int:

@@ -14,6 +14,7 @@ class MeasuredZooKeeper(WrappedZooKeeper):
         super().__init__(inner)
         self._observe = observe
         self.session_state = SessionState.DISCONNECTED
+        self._since_s = time.monotonic()
         self.session_events = dict.fromkeys(SessionState, 0)
         """Number of times that the session entered each state."""
 
@@ -21,11 +22,18 @@ class MeasuredZooKeeper(WrappedZooKeeper):
         """Connect, and count the states of the session."""
 
         def counted(event: SessionEvent) -> None:
+            if event.state is not self.session_state:
+                self._since_s = time.monotonic()
             self.session_state = event.state
             self.session_events[event.state] += 1
             on_session(event)
 
         super().start(counted, on_watch)
+
+    @property
+    def state_ms(self) -> int:
+        """Time for which the session has been in its present state."""
+        return int((time.monotonic() - self._since_s) * 1000)
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
         """Send requests, pipelined, and call back once with all responses."""

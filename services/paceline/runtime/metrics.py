@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
@@ -69,6 +70,9 @@ GAUGES: Final = {
     "gateway_partitions": "Partitions that the gateway's members hold",
     "gateway_unacknowledged_records": "Records delivered and not acknowledged",
     "gateway_unanswered_bytes": "Bytes of published records without a result",
+    "broker_removed": "1 on a broker that an operator has removed from the cluster; it is idle and not registered",
+    "undecided_partitions": "Partitions without a leader that wait for a decision of an operator (unclean_members)",
+    "stuck_reassignments": "Reassignments that do not continue without help, at most 100",
     "topics_with_unknown_settings": "Topics whose settings could not be read for more than a minute",
 }
 FAMILIES: Final = {
@@ -79,6 +83,13 @@ FAMILIES: Final = {
     "group_limit_used": (("limit",), "Use of a limit by the group that uses most of it, in the unit of the setting"),
     "zk_session_state": (("state",), "1 for the present state of the ZooKeeper session"),
     "zk_session_events_total": (("state",), "Number of times that the ZooKeeper session entered a state"),
+    "zk_session_state_seconds": ((), "Time for which the ZooKeeper session has been in its present state"),
+    "clock_seconds": ((), "Clock of the process, seconds since the epoch"),
+    "certificate_not_after_seconds": (
+        ("path",),
+        "End of the validity of a certificate, seconds since the epoch",
+    ),
+    "peer_unanswered_seconds": (("kind", "peer"), "Age of the oldest unanswered request to a process"),
     "log_directory_offline": (("directory",), "1 for a log directory that has failed"),
     "log_directory_free_bytes": (("directory",), "Bytes that the broker may still write to the disk of the directory"),
     "log_directory_total_bytes": (("directory",), "Size of the disk of the directory"),
@@ -148,6 +159,18 @@ COUNTERS: Final = {
     "log_cleaner_bytes_total": "Bytes read and written by compaction",
     "log_cleaner_bytes_removed_total": "Bytes that compaction removed",
 }
+
+
+def node_families(node: NodeDescription) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return the metrics in the description of the process, as label families."""
+    return {
+        "zk_session_state_seconds": {(): node.zookeeper_state_ms / 1000},
+        "clock_seconds": {(): node.clock_ms / 1000},
+        "certificate_not_after_seconds": {(one.path,): one.not_after_ms / 1000 for one in node.certificates},
+        "peer_unanswered_seconds": {
+            (one.kind, str(one.node_id)): one.unanswered_ms / 1000 for one in node.peers if one.kind != "controller"
+        },
+    }
 
 
 class MetricsError(Exception):

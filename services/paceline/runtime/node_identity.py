@@ -1,11 +1,13 @@
 """The identity of a controller or broker process, from its certificate."""
 
 import datetime
+import functools
 import logging
 from pathlib import Path
 from typing import Final
 
 from paceline.model.identity import Identity, Role, cluster_id_of
+from paceline.model.node_description import NodeCertificate
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode
 from paceline.rpc.security.credentials import CertificateFilesError
@@ -52,6 +54,25 @@ def check_cluster_id(identity: Identity, found: str) -> None:
             f"authority of an existing cluster with paceline certs ca DIRECTORY --cluster-id {found}",
             ExitCode.USAGE,
         )
+
+
+def certificates_in_use(security: TransportSecurity) -> tuple[NodeCertificate, ...]:
+    """Return the loaded certificates, by path; of a file with several authorities the one that is valid longest."""
+    return tuple(
+        NodeCertificate(str(path), not_after_ms(content)) for path, content in sorted(security.certificates().items())
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def not_after_ms(content: bytes) -> int:
+    """Return the end of the validity of a certificate, or of the last of several authorities, in ms since the epoch."""
+    from cryptography import x509
+
+    found = x509.load_pem_x509_certificates(content)
+    # A node's certificate comes first and may be followed by its issuers; authorities in one file replace each other.
+    is_chain = len(found) > 1 and found[0].issuer != found[0].subject
+    ends = [found[0].not_valid_after_utc] if is_chain else [each.not_valid_after_utc for each in found]
+    return int(max(ends).timestamp() * 1000)
 
 
 def _identity_of(certificate: Path) -> Identity:

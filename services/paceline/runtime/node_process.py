@@ -8,9 +8,10 @@ import secrets
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
+from paceline import __version__
 from paceline.coordination.access_lists import AccessListReader
 from paceline.coordination.errors import CoordinationError, SessionLostError
 from paceline.coordination.flow import Flow
@@ -19,8 +20,9 @@ from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import get_or_create_cluster_id
 from paceline.model.acls import AccessRules
-from paceline.model.control import LiveBroker
+from paceline.model.control import Endpoint, LiveBroker
 from paceline.model.identity import Role, cluster_id_of
+from paceline.model.node_description import NodeDescription, NodeListener
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.retry import wait_until
@@ -33,7 +35,7 @@ from paceline.runtime.lifecycle import ExitCode, StartupError, on_stop_signals, 
 from paceline.runtime.logging import StateChangeWriter, configure_logging
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
-from paceline.runtime.node_identity import check_cluster_id, open_transport_security
+from paceline.runtime.node_identity import certificates_in_use, check_cluster_id, open_transport_security
 from paceline.runtime.settings import ControllerSettings, NodeSettings
 from paceline.runtime.zookeeper_flow import ask_zookeeper
 
@@ -59,6 +61,10 @@ class NodeProcess(ABC):
         self._zookeeper: MeasuredZooKeeper | None = None
         self._access_lists: AccessListReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._began_s = time.monotonic()
+        self._was_ready = False
+        self.starts_again = False
+        """Whether the process shall start again after `run`, in the same operating system process."""
 
     async def run(self) -> ExitCode:
         """Start, serve until stopped, stop.
@@ -99,7 +105,37 @@ class NodeProcess(ABC):
     def _live_brokers(self) -> list[LiveBroker]:
         """Return the live brokers that this process knows."""
 
+    @abstractmethod
+    def _own_facts(self) -> dict[str, Any]:
+        """Return the fields of `NodeDescription` that depend on the role."""
+
+    @property
+    @abstractmethod
+    def _advertised(self) -> Sequence[Endpoint]:
+        """The advertised addresses of the listeners."""
+
+    def describe_node(self) -> NodeDescription:
+        """Return this process as it sees itself; call it on the event loop."""
+        zookeeper, up_ms = self._zookeeper, int((time.monotonic() - self._began_s) * 1000)
+        state = "serving" if self._metrics.is_serving else "not-serving" if self._was_ready else "starting"
+        facts = {"state": state, **self._own_facts()}
+        return NodeDescription(
+            role=self._role.value,
+            server_version=__version__,
+            clock_ms=self._scheduler.wall_ms(),
+            up_ms=up_ms,
+            zookeeper_state="disconnected" if zookeeper is None else zookeeper.session_state.name.lower(),
+            zookeeper_state_ms=up_ms if zookeeper is None else zookeeper.state_ms,
+            listeners=tuple(
+                NodeListener(one.listener, one.address, self._security.credentials(one.listener) is not None)
+                for one in self._advertised
+            ),
+            certificates=certificates_in_use(self._security),
+            **facts,
+        )
+
     def _begin_tasks(self) -> None:
+        self._was_ready = True
         work = [watch_event_loop(self._metrics), self._refresh(), self._write_audit_sums()]
         keys = self._settings.keys
         if keys.cluster_events_topic_enable:
@@ -248,8 +284,11 @@ def run_process(
     raise_open_file_limit()
 
     async def process() -> ExitCode:
-        made = make(settings, asyncio.get_running_loop())
-        return await made.run()
+        while True:
+            made = make(settings, asyncio.get_running_loop())
+            code = await made.run()
+            if not made.starts_again:
+                return code
 
     try:
         return asyncio.run(process())

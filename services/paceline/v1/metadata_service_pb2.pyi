@@ -719,3 +719,406 @@ class WatchEventsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batch", b"batch"]) -> None: ...
 
 global___WatchEventsResponse = WatchEventsResponse
+
+@typing.final
+class DescribeNodeRequest(google.protobuf.message.Message):
+    """DescribeNodeRequest has no fields."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___DescribeNodeRequest = DescribeNodeRequest
+
+@typing.final
+class DescribeNodeResponse(google.protobuf.message.Message):
+    """DescribeNodeResponse is one process as it sees itself. Ages are milliseconds at the time of the answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    SERVER_VERSION_FIELD_NUMBER: builtins.int
+    CLUSTER_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    CLOCK_MS_FIELD_NUMBER: builtins.int
+    UP_MS_FIELD_NUMBER: builtins.int
+    ZOOKEEPER_STATE_FIELD_NUMBER: builtins.int
+    ZOOKEEPER_STATE_MS_FIELD_NUMBER: builtins.int
+    LISTENERS_FIELD_NUMBER: builtins.int
+    CERTIFICATES_FIELD_NUMBER: builtins.int
+    DIRECTORIES_FIELD_NUMBER: builtins.int
+    PEERS_FIELD_NUMBER: builtins.int
+    CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    ACTIVE_CONTROLLER_FIELD_NUMBER: builtins.int
+    node_id: builtins.int
+    """Id of the process; -1 while a broker with a generated id starts."""
+    role: builtins.str
+    """"broker" or "controller"."""
+    server_version: builtins.str
+    """Software version."""
+    cluster_id: builtins.str
+    """Cluster id, 22 characters; empty when not known yet."""
+    state: builtins.str
+    """"starting", "serving", "not-serving", or "removed" for a broker that an operator has removed from the cluster."""
+    clock_ms: builtins.int
+    """Clock of the process: milliseconds since the Unix epoch."""
+    up_ms: builtins.int
+    """Age of the process."""
+    zookeeper_state: builtins.str
+    """State of the ZooKeeper session: "connected", "disconnected", "in_doubt" or "expired"."""
+    zookeeper_state_ms: builtins.int
+    """Time for which the session has been in that state."""
+    controller_epoch: builtins.int
+    """Highest controller epoch that this process knows."""
+    @property
+    def listeners(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeListener]:
+        """Listeners with their advertised addresses."""
+
+    @property
+    def certificates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeCertificate]:
+        """Certificates in use."""
+
+    @property
+    def directories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeDirectory]:
+        """Log directories of a broker."""
+
+    @property
+    def peers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodePeer]:
+        """Processes that this process calls."""
+
+    @property
+    def active_controller(self) -> global___NodeActiveController:
+        """Present on the active controller only."""
+
+    def __init__(
+        self,
+        *,
+        node_id: builtins.int = ...,
+        role: builtins.str = ...,
+        server_version: builtins.str = ...,
+        cluster_id: builtins.str = ...,
+        state: builtins.str = ...,
+        clock_ms: builtins.int = ...,
+        up_ms: builtins.int = ...,
+        zookeeper_state: builtins.str = ...,
+        zookeeper_state_ms: builtins.int = ...,
+        listeners: collections.abc.Iterable[global___NodeListener] | None = ...,
+        certificates: collections.abc.Iterable[global___NodeCertificate] | None = ...,
+        directories: collections.abc.Iterable[global___NodeDirectory] | None = ...,
+        peers: collections.abc.Iterable[global___NodePeer] | None = ...,
+        controller_epoch: builtins.int = ...,
+        active_controller: global___NodeActiveController | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "certificates", b"certificates", "clock_ms", b"clock_ms", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "directories", b"directories", "listeners", b"listeners", "node_id", b"node_id", "peers", b"peers", "role", b"role", "server_version", b"server_version", "state", b"state", "up_ms", b"up_ms", "zookeeper_state", b"zookeeper_state", "zookeeper_state_ms", b"zookeeper_state_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_active_controller", b"_active_controller"]) -> typing.Literal["active_controller"] | None: ...
+
+global___DescribeNodeResponse = DescribeNodeResponse
+
+@typing.final
+class NodeListener(google.protobuf.message.Message):
+    """NodeListener is one listener of a process."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    ADVERTISED_FIELD_NUMBER: builtins.int
+    TLS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of the listener, such as CLIENT."""
+    advertised: builtins.str
+    """Address that other processes are told."""
+    tls: builtins.bool
+    """Whether it needs TLS."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        advertised: builtins.str = ...,
+        tls: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["advertised", b"advertised", "name", b"name", "tls", b"tls"]) -> None: ...
+
+global___NodeListener = NodeListener
+
+@typing.final
+class NodeCertificate(google.protobuf.message.Message):
+    """NodeCertificate is a certificate file in use."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    NOT_AFTER_MS_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Path of the file."""
+    not_after_ms: builtins.int
+    """End of its validity, milliseconds since the Unix epoch."""
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        not_after_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["not_after_ms", b"not_after_ms", "path", b"path"]) -> None: ...
+
+global___NodeCertificate = NodeCertificate
+
+@typing.final
+class NodeDirectory(google.protobuf.message.Message):
+    """NodeDirectory is a log directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    FREE_BYTES_FIELD_NUMBER: builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: builtins.int
+    MIN_FREE_BYTES_FIELD_NUMBER: builtins.int
+    RESERVE_BYTES_FIELD_NUMBER: builtins.int
+    ROOM_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Path."""
+    failed: builtins.bool
+    """Whether it has failed."""
+    free_bytes: builtins.int
+    """Bytes that the broker may still write to its disk; absent when not measured."""
+    total_bytes: builtins.int
+    """Size of its disk; absent when not measured."""
+    min_free_bytes: builtins.int
+    """Free bytes below which produce requests are refused; absent when not measured."""
+    reserve_bytes: builtins.int
+    """Free bytes below which followers pause; absent when not measured."""
+    room: builtins.int
+    """1: room for all, 2: produce requests are refused, 3: followers pause; 0 when not measured."""
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        failed: builtins.bool = ...,
+        free_bytes: builtins.int | None = ...,
+        total_bytes: builtins.int | None = ...,
+        min_free_bytes: builtins.int | None = ...,
+        reserve_bytes: builtins.int | None = ...,
+        room: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_free_bytes", b"_free_bytes", "_min_free_bytes", b"_min_free_bytes", "_reserve_bytes", b"_reserve_bytes", "_total_bytes", b"_total_bytes", "free_bytes", b"free_bytes", "min_free_bytes", b"min_free_bytes", "reserve_bytes", b"reserve_bytes", "total_bytes", b"total_bytes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_free_bytes", b"_free_bytes", "_min_free_bytes", b"_min_free_bytes", "_reserve_bytes", b"_reserve_bytes", "_total_bytes", b"_total_bytes", "failed", b"failed", "free_bytes", b"free_bytes", "min_free_bytes", b"min_free_bytes", "path", b"path", "reserve_bytes", b"reserve_bytes", "room", b"room", "total_bytes", b"total_bytes"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_free_bytes", b"_free_bytes"]) -> typing.Literal["free_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_free_bytes", b"_min_free_bytes"]) -> typing.Literal["min_free_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_reserve_bytes", b"_reserve_bytes"]) -> typing.Literal["reserve_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_total_bytes", b"_total_bytes"]) -> typing.Literal["total_bytes"] | None: ...
+
+global___NodeDirectory = NodeDirectory
+
+@typing.final
+class NodePeer(google.protobuf.message.Message):
+    """NodePeer is a process that the answering process calls, and the result of its latest call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    UNANSWERED_MS_FIELD_NUMBER: builtins.int
+    ANSWERED_AGO_MS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """"leader" for a broker that is fetched from, "controller" for the active controller, "broker" at a controller."""
+    node_id: builtins.int
+    """Id; -1 when not known."""
+    address: builtins.str
+    """Address that is called; empty when not known."""
+    unanswered_ms: builtins.int
+    """Age of the oldest request without an answer; 0 without one."""
+    answered_ago_ms: builtins.int
+    """Time since its latest answer; absent before the first, and for leaders."""
+    error: builtins.str
+    """Error of the latest call; empty after an answer."""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        node_id: builtins.int = ...,
+        address: builtins.str = ...,
+        unanswered_ms: builtins.int = ...,
+        answered_ago_ms: builtins.int | None = ...,
+        error: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_answered_ago_ms", b"_answered_ago_ms", "answered_ago_ms", b"answered_ago_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_answered_ago_ms", b"_answered_ago_ms", "address", b"address", "answered_ago_ms", b"answered_ago_ms", "error", b"error", "kind", b"kind", "node_id", b"node_id", "unanswered_ms", b"unanswered_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_answered_ago_ms", b"_answered_ago_ms"]) -> typing.Literal["answered_ago_ms"] | None: ...
+
+global___NodePeer = NodePeer
+
+@typing.final
+class NodeActiveController(google.protobuf.message.Message):
+    """NodeActiveController is what only the active controller knows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_SIZE_FIELD_NUMBER: builtins.int
+    BROKERS_FIELD_NUMBER: builtins.int
+    UNDECIDED_FIELD_NUMBER: builtins.int
+    STUCK_MOVES_FIELD_NUMBER: builtins.int
+    REMOVALS_FIELD_NUMBER: builtins.int
+    STANDBYS_FIELD_NUMBER: builtins.int
+    queue_size: builtins.int
+    """Events that wait in its queue."""
+    @property
+    def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeBroker]:
+        """Registered brokers."""
+
+    @property
+    def undecided(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeUndecidedPartition]:
+        """Partitions without a leader that wait for a decision of an operator, because a broker that has lost records was
+        the only one in sync; at most 100.
+        """
+
+    @property
+    def stuck_moves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeStuckMove]:
+        """Reassignments that do not continue without help; at most 100."""
+
+    @property
+    def removals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NodeRemoval]:
+        """Brokers that are being removed, or have been removed, from the cluster."""
+
+    @property
+    def standbys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Standby controllers that follow its state."""
+
+    def __init__(
+        self,
+        *,
+        queue_size: builtins.int = ...,
+        brokers: collections.abc.Iterable[global___NodeBroker] | None = ...,
+        undecided: collections.abc.Iterable[global___NodeUndecidedPartition] | None = ...,
+        stuck_moves: collections.abc.Iterable[global___NodeStuckMove] | None = ...,
+        removals: collections.abc.Iterable[global___NodeRemoval] | None = ...,
+        standbys: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "queue_size", b"queue_size", "removals", b"removals", "standbys", b"standbys", "stuck_moves", b"stuck_moves", "undecided", b"undecided"]) -> None: ...
+
+global___NodeActiveController = NodeActiveController
+
+@typing.final
+class NodeBroker(google.protobuf.message.Message):
+    """NodeBroker is a registered broker as the active controller sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    SILENT_MS_FIELD_NUMBER: builtins.int
+    LEASE_EXPIRED_FIELD_NUMBER: builtins.int
+    SHUTTING_DOWN_FIELD_NUMBER: builtins.int
+    SUSPECTED_FIELD_NUMBER: builtins.int
+    UNREACHED_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id."""
+    silent_ms: builtins.int
+    """Time since its latest heartbeat; absent before the first."""
+    lease_expired: builtins.bool
+    """Whether its lease has expired, so that it must not lead."""
+    shutting_down: builtins.bool
+    """Whether it is shutting down."""
+    suspected: builtins.str
+    """Why its process is suspected to be dead; empty when it is not."""
+    unreached: builtins.bool
+    """Whether most of its followers cannot fetch from it."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        silent_ms: builtins.int | None = ...,
+        lease_expired: builtins.bool = ...,
+        shutting_down: builtins.bool = ...,
+        suspected: builtins.str = ...,
+        unreached: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "broker_id", b"broker_id", "lease_expired", b"lease_expired", "shutting_down", b"shutting_down", "silent_ms", b"silent_ms", "suspected", b"suspected", "unreached", b"unreached"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_silent_ms", b"_silent_ms"]) -> typing.Literal["silent_ms"] | None: ...
+
+global___NodeBroker = NodeBroker
+
+@typing.final
+class NodeUndecidedPartition(google.protobuf.message.Message):
+    """NodeUndecidedPartition is a partition that waits for a decision."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    UNCLEAN_MEMBERS_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    @property
+    def unclean_members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Brokers that may lack acknowledged records."""
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        unclean_members: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partition", b"partition", "topic", b"topic", "unclean_members", b"unclean_members"]) -> None: ...
+
+global___NodeUndecidedPartition = NodeUndecidedPartition
+
+@typing.final
+class NodeStuckMove(google.protobuf.message.Message):
+    """NodeStuckMove is a reassignment that does not continue."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Topic name."""
+    partition: builtins.int
+    """Partition index."""
+    reason: builtins.str
+    """A clause with the cause."""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        partition: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partition", b"partition", "reason", b"reason", "topic", b"topic"]) -> None: ...
+
+global___NodeStuckMove = NodeStuckMove
+
+@typing.final
+class NodeRemoval(google.protobuf.message.Message):
+    """NodeRemoval is a broker that is being removed, or has been removed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    broker_id: builtins.int
+    """Broker id."""
+    state: builtins.str
+    """"removing" while replicas are moved off it, then "removed"."""
+    def __init__(
+        self,
+        *,
+        broker_id: builtins.int = ...,
+        state: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "state", b"state"]) -> None: ...
+
+global___NodeRemoval = NodeRemoval

@@ -40,6 +40,11 @@ class MetadataServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
                 )
+        self.DescribeNode = channel.unary_unary(
+                '/paceline.v1.MetadataService/DescribeNode',
+                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeResponse.FromString,
+                )
 
 
 class MetadataServiceServicer(object):
@@ -83,6 +88,14 @@ class MetadataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeNode(self, request, context):
+        """DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+        disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetadataServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +118,11 @@ def add_MetadataServiceServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'DescribeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeNode,
+                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -187,5 +205,22 @@ class MetadataService(object):
         return grpc.experimental.unary_stream(request, target, '/paceline.v1.MetadataService/WatchEvents',
             paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
             paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/DescribeNode',
+            paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeRequest.SerializeToString,
+            paceline_dot_v1_dot_metadata__service__pb2.DescribeNodeResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -58,6 +58,14 @@ class MetadataServiceStub:
     register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
     """
 
+    DescribeNode: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.DescribeNodeRequest,
+        paceline.v1.metadata_service_pb2.DescribeNodeResponse,
+    ]
+    """DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+    disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
+    """
+
 class MetadataServiceAsyncStub:
     """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
     state with a lower leader epoch.
@@ -96,6 +104,14 @@ class MetadataServiceAsyncStub:
     ]
     """WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
     register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
+    """
+
+    DescribeNode: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.metadata_service_pb2.DescribeNodeRequest,
+        paceline.v1.metadata_service_pb2.DescribeNodeResponse,
+    ]
+    """DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+    disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
     """
 
 class MetadataServiceServicer(metaclass=abc.ABCMeta):
@@ -144,6 +160,16 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.metadata_service_pb2.WatchEventsResponse], collections.abc.AsyncIterator[paceline.v1.metadata_service_pb2.WatchEventsResponse]]:
         """WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
         register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
+        """
+
+    @abc.abstractmethod
+    def DescribeNode(
+        self,
+        request: paceline.v1.metadata_service_pb2.DescribeNodeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.metadata_service_pb2.DescribeNodeResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.DescribeNodeResponse]]:
+        """DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+        disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
         """
 
 def add_MetadataServiceServicer_to_server(servicer: MetadataServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

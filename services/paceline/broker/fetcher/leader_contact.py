@@ -20,6 +20,13 @@ class LeaderContact:
         self._next_warning_ms = 0
         self._was_warned = False
         self.unanswered_since_ms: int | None = None
+        self.error = ""
+        """Error of the latest fetch, empty after an answer."""
+
+    @property
+    def address(self) -> str:
+        """Address that is fetched from, ``none`` when the leader has none."""
+        return self._names[1]
 
     def unanswered_ms(self, now_ms: int) -> int:
         """Return the time since the first fetch after the latest answer, 0 without such a fetch."""
@@ -31,6 +38,7 @@ class LeaderContact:
 
     def ended(self, error: Exception | None, now_ms: int) -> str | None:
         """Record the end of a fetch, with None after an answer; return the cause when a warning was logged."""
+        self.error = "" if error is None else str(error)
         if error is None:
             if self._was_warned:
                 LOG.warning("leader answers again: leader=%d address=%s", *self._names)

@@ -52,7 +52,9 @@ class BrokerConfigs:
             return
         self._reading = True
         self._again = False
-        FlowRun(_read(self._broker_id), self._zookeeper, self._scheduler, self._have_read, self._failed).start()
+        FlowRun(
+            read_broker_config(self._broker_id), self._zookeeper, self._scheduler, self._have_read, self._failed
+        ).start()
 
     def announced(self, entity: str) -> None:
         """Handle an announced change; ``entity`` is a broker id, such as ``3``, or ``<default>`` for all brokers."""
@@ -82,7 +84,8 @@ class BrokerConfigs:
             self._retries.schedule(self.read)
 
 
-def _read(broker_id: int) -> Flow[BrokerDynamicConfig]:
+def read_broker_config(broker_id: int) -> Flow[BrokerDynamicConfig]:
+    """Return the effective dynamic settings of a broker."""
     paths = [znodes.broker_config_path(broker_id), znodes.broker_config_path(None)]
     responses = yield Zk([GetData(path) for path in paths])
     found: list[Mapping[str, str]] = []

@@ -63,6 +63,8 @@ class ControllerHeartbeats:
         self._is_stopping = is_stopping
         self.answered_ms: int | None = None
         """When the active controller last answered; None before its first answer."""
+        self.error = ""
+        """Error of the latest heartbeat, empty after an answer of the active controller."""
         self._retries = 0
         self._search: FlowRun[FoundController] | None = None
         self._ask_zookeeper = False
@@ -143,6 +145,7 @@ class ControllerHeartbeats:
 
     def _answered(self, attempt: int, asked_ms: int, answer: BrokerHeartbeatResponse | Exception) -> None:
         is_overtaken = isinstance(answer, Exception) or answer.controller_epoch < self._highest_controller_epoch()
+        self.error = str(answer) if isinstance(answer, Exception) else answer.error.name if answer.error else ""
         if not isinstance(answer, Exception) and answer.error is ErrorCode.NONE and not is_overtaken:
             self.answered_ms = self._scheduler.now_ms()
             # A request that has not arrived may name a successor.

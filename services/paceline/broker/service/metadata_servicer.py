@@ -16,6 +16,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import validate_topic_name
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.convert import common, control, failures, partition_replicas
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.guard import current_caller
@@ -28,8 +29,15 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 class MetadataServicer(WatchServicer):
     """Describes the cluster from the broker's cache."""
 
-    def __init__(self, core: NodeHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
-        super().__init__(hub)
+    def __init__(
+        self,
+        core: NodeHandle,
+        listener: str,
+        node_id: Callable[[], int],
+        hub: WatchHub,
+        describe_node: Callable[[], NodeDescription] | None = None,
+    ) -> None:
+        super().__init__(hub, describe_node)
         self._core = core
         self._listener = Listener(listener, core)
         self._node_id = node_id

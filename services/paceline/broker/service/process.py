@@ -14,12 +14,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from paceline import __version__
+from paceline.broker.membership.broker_configs import read_broker_config
 from paceline.broker.membership.topic_configs import read_known_settings
 from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
@@ -35,7 +36,7 @@ from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
-from paceline.model.control import LiveBroker
+from paceline.model.control import Endpoint, LiveBroker
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.identity import Role
 from paceline.rpc.memory import give_back_free_memory
@@ -46,6 +47,7 @@ from paceline.runtime.lifecycle import (
     exit_now_after,
     open_file_limit,
 )
+from paceline.runtime.metrics import node_families
 from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import BrokerSettings
 
@@ -55,6 +57,7 @@ T = TypeVar("T")
 
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _REFRESH_S: Final = 1.0
+_REMOVAL_CHECK_S: Final = 10.0
 _GIVE_BACK_ROUNDS: Final = 60
 _STOP_GRACE_S: Final = 1.0
 _GC_YOUNG_OBJECTS: Final = 20_000
@@ -71,12 +74,15 @@ class BrokerProcess(NodeProcess):
         super().__init__(Role.BROKER, settings, loop)
         self._core = NodeHandle()
         self._servers = BrokerServers(
-            settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub, self._security
-        )
+            settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub, self._security,
+            self.describe_node,
+        )  # fmt: skip
         self._transport = GrpcBrokerTransport(self._scheduler.post, self._security, self._controller_lost)
         self._broker_id = settings.keys.broker_id
         self._logs: LogManager | None = None
         self._node: BrokerNode | None = None
+        self._is_idle = False
+        """Whether an operator has removed this broker from the cluster."""
 
     # -- start -------------------------------------------------------------------------------------------------
 
@@ -87,6 +93,9 @@ class BrokerProcess(NodeProcess):
         report = await self._load_logs()
         await self._resolve_broker_id()
         await self._claim_cluster_id(self._broker_id)
+        await self._idle_while_removed()
+        if self._over.done():
+            return
         node = self._node = self._make_node(self._measured_zookeeper(), report)
         self._core.set(node)
         ready = self._loop.create_future()
@@ -173,7 +182,43 @@ class BrokerProcess(NodeProcess):
             ExecutorWork(self._loop, "log-dirs", self._settings.keys.num_replica_alter_log_dirs_threads + 1),
             unclean_restart=report.is_unclean_restart(_boot_id()),
             watched=self._hub.watched,
+            on_removed=self._removed,
         )
+
+    def _removed(self) -> None:
+        """Stop serving, as at a clean stop, and start again, which waits in `_idle_while_removed`."""
+        LOG.warning("an operator has removed this broker from the cluster: id=%d", self._broker_id)
+        self.starts_again = True
+        self._end("its removal from the cluster")
+
+    async def _idle_while_removed(self) -> None:
+        """Do not register a broker that an operator has removed: stay healthy and idle until the removal is cancelled.
+
+        A process that ended instead would be started again and again by its supervisor.
+        """
+        while await self._is_removed() and not self._over.done():
+            if not self._is_idle:
+                self._is_idle = True
+                self._metrics.refresh({"broker_removed": 1})
+                await self._servers.set_serving(True)
+                LOG.warning(
+                    "idle and not registered, because it was removed from the cluster: id=%d take_back=%r",
+                    self._broker_id,
+                    f"paceline broker remove {self._broker_id} --cancel",
+                )
+            await asyncio.wait([self._over], timeout=_REMOVAL_CHECK_S)
+        if self._is_idle:
+            self._is_idle = False
+            self._metrics.refresh({"broker_removed": 0})
+            await self._servers.set_serving(False)
+
+    async def _is_removed(self) -> bool:
+        try:
+            return (await self._ask_zookeeper(read_broker_config(self._broker_id))).is_removed
+        except StartupError:
+            if not self._is_idle:
+                raise
+            return True
 
     def _controller_lost(self) -> None:
         if self._node is not None:
@@ -272,6 +317,21 @@ class BrokerProcess(NodeProcess):
     def _live_brokers(self) -> list[LiveBroker]:
         return [] if self._node is None else list(self._node.metadata.snapshot.brokers.values())
 
+    @property
+    def _advertised(self) -> Sequence[Endpoint]:
+        return self._servers.advertised
+
+    def _own_facts(self) -> dict[str, Any]:
+        if self._node is None:
+            return {"node_id": self._broker_id, **({"state": "removed"} if self._is_idle else {})}
+        return {
+            "node_id": self._broker_id,
+            "cluster_id": self._node.cluster_id or "",
+            "directories": self._node.directories(),
+            "peers": self._node.peers(),
+            "controller_epoch": self._node.controller_epoch,
+        }
+
     def _log_dir_failed(self, path: str, failure: Exception) -> None:
         LOG.error("log directory failed: path=%s error=%s", path, failure)
 
@@ -305,6 +365,7 @@ class BrokerProcess(NodeProcess):
         self._metrics.families.rows = {
             **label_families_of(node.replica_manager, limit),
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
+            **node_families(self.describe_node()),
             "groups": groups.by_state,
             "group_limit_used": groups.largest,
         }

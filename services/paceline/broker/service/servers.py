@@ -12,6 +12,7 @@ from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, Service
@@ -40,7 +41,9 @@ class BrokerServers(NodeServers):
         node_id: Callable[[], int],
         hub: WatchHub | None = None,
         security: TransportSecurity = PLAINTEXT,
+        describe_node: Callable[[], NodeDescription] | None = None,
     ) -> None:
+        self._describe_node = describe_node
         self._settings = settings
         self._core = core
         self._scheduler = scheduler
@@ -90,7 +93,7 @@ class BrokerServers(NodeServers):
             self._metrics.listener_limits,
         )
         groups = GroupServicer(self._core, name, self._limiter.turns)
-        metadata = MetadataServicer(self._core, name, self._node_id, self._hub)
+        metadata = MetadataServicer(self._core, name, self._node_id, self._hub, self._describe_node)
         return [
             Service(LOG_SERVICE, log.add_to),
             Service(

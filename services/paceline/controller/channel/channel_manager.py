@@ -22,6 +22,7 @@ from paceline.model.control import (
     StopReplicaRequest,
 )
 from paceline.model.errors import NOT_REGISTERED, PacelineError
+from paceline.model.node_description import NodePeer
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import ControllerConfig
 
@@ -64,8 +65,8 @@ class BrokerChannel:
         self._in_flight_since_ms = 0
         self._retry: Cancellable | None = None
         self._closed = False
-        self._failed = False
-        """Whether the request in flight has failed at least once."""
+        self.error = ""
+        """Error of the latest attempt at the request in flight, empty before the first failure."""
 
     @property
     def queue_size(self) -> int:
@@ -79,6 +80,14 @@ class BrokerChannel:
         since = (ms for request, ms in waiting if isinstance(request, (LeaderAndIsrRequest, StopReplicaRequest)))
         now_ms = self._scheduler.now_ms()
         return now_ms - next(since, now_ms)
+
+    @property
+    def peer(self) -> NodePeer:
+        """The broker's CONTROL address, and how long the request in flight has had no answer."""
+        endpoint = self._broker.endpoint("CONTROL")
+        waiting_ms = 0 if self._in_flight is None else self._scheduler.now_ms() - self._in_flight_since_ms
+        address = "" if endpoint is None else endpoint.address
+        return NodePeer("broker", self._broker.broker_id, address, waiting_ms, error=self.error)
 
     def update_address(self, broker: LiveBroker) -> None:
         """Use new endpoints from the next send on; the registration and its broker epoch are unchanged."""
@@ -129,7 +138,7 @@ class BrokerChannel:
                     self._on_not_registered(self._broker.broker_id, self._broker.broker_epoch, self._has_answered)
                 self._retry = self._retries.schedule(self._send)
                 return
-            self._in_flight, self._failed = None, False
+            self._in_flight, self.error = None, ""
             self._has_answered = True
             self._retries.reset()
             self._on_response(self._broker.broker_id, request, answer)
@@ -139,13 +148,13 @@ class BrokerChannel:
 
     def _warn(self, request: ControlRequest, failure: Exception) -> None:
         """Log once per request that it is not answered, because all later requests wait for it."""
-        if not self._failed:
+        if not self.error:
             kind = type(request).__name__.removesuffix("Request")
             LOG.warning(
                 "control request is retried: request=%s broker=%d waiting=%d error=%s",
                 kind, self._broker.broker_id, self.queue_size, failure,
             )  # fmt: skip
-        self._failed = True
+        self.error = str(failure) or type(failure).__name__
 
 
 class ChannelManager:
@@ -189,6 +198,10 @@ class ChannelManager:
             (broker_id, channel.queue_size, channel.sent_count, channel.queued_ms)
             for broker_id, channel in sorted(self._channels.items())
         ]
+
+    def peers(self) -> tuple[NodePeer, ...]:
+        """Return the brokers that this controller calls, by id."""
+        return tuple(channel.peer for _, channel in sorted(self._channels.items()))
 
     def add_broker(self, broker: LiveBroker) -> None:
         """Open a channel; a broker that already has a channel keeps it."""

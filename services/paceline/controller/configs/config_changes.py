@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from paceline.controller.configs.broker_configs import read_removals
 from paceline.controller.context import ControllerContext
 from paceline.controller.events import ConfigChange, Event
 from paceline.controller.state.election_settings import ElectionSettings
@@ -73,6 +74,8 @@ class ConfigChanges:
         unread.update(name for name, entity in changes.items() if entity.removeprefix("topics/") in refused)
         entities = dict.fromkeys(entity for name, entity in changes.items() if name not in unread)
         self._report(entities)
+        if any(entity.startswith("brokers/") for entity in entities):
+            yield from read_removals(self.context, self.store)
         if ALL_BROKERS in entities:
             yield from self.partitions.trigger_online()
         for topic in sorted(allowed):

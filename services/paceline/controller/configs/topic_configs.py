@@ -27,6 +27,7 @@ from paceline.controller.configs.broker_configs import (
     broker_entity,
     broker_entries,
     broker_problem,
+    check_removal,
 )
 from paceline.controller.context import ControllerContext
 from paceline.controller.zk_store import ZkStore, first_failure
@@ -35,7 +36,12 @@ from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Multi, Operation, Response, SetData, ZkCode
 from paceline.log.log_config import LIST_KEYS, TOPIC_KEYS, LogConfig, unknown_topic_key
-from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, checked_broker_value, unknown_broker_key
+from paceline.model.broker_dynamic_config import (
+    BROKER_DYNAMIC_KEYS,
+    REMOVAL,
+    checked_broker_value,
+    unknown_broker_key,
+)
 from paceline.model.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -148,7 +154,10 @@ class TopicConfigAdmin:
                     continue  # Written by the earlier attempt, notification included; its answer was lost.
                 try:
                     present = _overrides(resource, response)
-                    tried[resource] = _encoded(_applied(wanted[resource], present, defaults))
+                    wished = _applied(wanted[resource], present, defaults)
+                    if resource.kind is ResourceType.BROKER and wished.get(REMOVAL) not in (None, present.get(REMOVAL)):
+                        check_removal(self._context, resource.name, wished[REMOVAL])
+                    tried[resource] = _encoded(wished)
                 except PacelineError as error:
                     errors[resource] = error
                     continue
@@ -159,6 +168,7 @@ class TopicConfigAdmin:
             remaining = []
             for resource, answer in zip(multis, answers, strict=True):
                 if answer.ok:
+                    self._note_removal(resource, wanted[resource].changes)
                     continue
                 code = first_failure(answer)[1]
                 if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
@@ -170,6 +180,15 @@ class TopicConfigAdmin:
                 errors[resource] = kind(f"the configuration of {_resource_text(resource)} keeps changing")
             if not remaining:
                 return
+
+    def _note_removal(self, resource: ConfigResource, changes: Sequence[ConfigKeyChange]) -> None:
+        """Let the next event place no replica on a broker that is being removed; the notification comes later."""
+        for change in changes:
+            if change.key == REMOVAL and resource.kind is ResourceType.BROKER and resource.name != ALL_BROKERS:
+                if change.operation is ConfigOperation.SET:
+                    self._context.removals[int(resource.name)] = checked_broker_value(REMOVAL, change.value or "")
+                else:
+                    self._context.removals.pop(int(resource.name), None)
 
     def _resource_problem(self, resource: ConfigResource) -> PacelineError | None:
         if resource.kind is None:

@@ -10,6 +10,7 @@ from paceline.controller.context import ControllerContext
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
+from paceline.model.node_description import NodeStuckMove
 
 
 def list_reassignments(
@@ -31,6 +32,24 @@ def list_reassignments(
         awaited = tuple(_awaited(context, topic_partition, broker_id, leader) for broker_id in missing)
         found.append(OngoingReassignment(topic_partition, assignment, leader, isr, awaited))
     return found
+
+
+def stuck_moves(context: ControllerContext, limit: int) -> tuple[NodeStuckMove, ...]:
+    """Return the first ``limit`` reassignments that wait for more than a copy, judged by the cached states."""
+    found: list[NodeStuckMove] = []
+    for topic_partition in sorted(context.being_reassigned):
+        if len(found) >= limit:
+            break
+        known, target = context.leadership.get(topic_partition), context.assignment(topic_partition).target
+        leader = known.leader if known is not None and known.has_leader else None
+        missing = [broker_id for broker_id in target if known is None or broker_id not in known.isr]
+        awaited = [_awaited(context, topic_partition, broker_id, leader) for broker_id in missing]
+        reasons = [one.message for one in awaited if one.reason is not AwaitedReason.NOT_CAUGHT_UP]
+        if topic_partition in context.halted_moves:
+            reasons.append("its last step could not be written to ZooKeeper")
+        if reasons:
+            found.append(NodeStuckMove(topic_partition, "; ".join(reasons)))
+    return tuple(found)
 
 
 def _awaited(

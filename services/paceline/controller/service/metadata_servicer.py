@@ -27,6 +27,7 @@ from paceline.model.errors import (
     ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.convert import common, control, failures
 from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.rpc.event_loop import Post, run_on_loop
@@ -108,8 +109,15 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
 class MetadataServicer(WatchServicer):
     """The cluster metadata of a controller; serves one listener."""
 
-    def __init__(self, handle: NodeHandle, listener: str, node_id: int, hub: WatchHub) -> None:
-        super().__init__(hub)
+    def __init__(
+        self,
+        handle: NodeHandle,
+        listener: str,
+        node_id: int,
+        hub: WatchHub,
+        describe_node: Callable[[], NodeDescription] | None = None,
+    ) -> None:
+        super().__init__(hub, describe_node)
         self._handle = handle
         self._listener = listener
         self._node_id = node_id

@@ -11,7 +11,8 @@ import logging
 import os
 import random
 import time
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from paceline import __version__
 from paceline.controller.events import Event
@@ -23,12 +24,13 @@ from paceline.controller.service.transport import GrpcControlTransport
 from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.model.control import LiveBroker
+from paceline.model.control import Endpoint, LiveBroker
 from paceline.model.identity import Role
 from paceline.rpc.retry import wait_until
 from paceline.runtime.lifecycle import (
     exit_now_after,
 )
+from paceline.runtime.metrics import node_families
 from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import ControllerSettings
 
@@ -52,7 +54,7 @@ class ControllerProcess(NodeProcess):
         self._handle = NodeHandle()
         self._handle.set_loaded(False)
         self._servers = ControllerServers(
-            settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
+            settings, self._handle, self._scheduler, self._metrics, self._hub, self._security, self.describe_node
         )
         suspect_ms = settings.config.broker_suspect_ms
         self._transport = GrpcControlTransport(self._scheduler.post, self._security, lambda: self._node, suspect_ms)
@@ -138,6 +140,21 @@ class ControllerProcess(NodeProcess):
             self._end(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
         return known or found
 
+    @property
+    def _advertised(self) -> Sequence[Endpoint]:
+        return self._servers.advertised
+
+    def _own_facts(self) -> dict[str, Any]:
+        if self._node is None:
+            return {"node_id": self._settings.keys.controller_id}
+        return {
+            "node_id": self._settings.keys.controller_id,
+            "cluster_id": self._node.describe_cluster().cluster_id,
+            "peers": self._node.peers(),
+            "controller_epoch": self._node.highest_controller_epoch,
+            "active_controller": self._node.describe_active(),
+        }
+
     def _live_brokers(self) -> list[LiveBroker]:
         return [] if self._node is None else list(self._node.describe_cluster().brokers)
 
@@ -179,4 +196,5 @@ class ControllerProcess(NodeProcess):
             "controller_broker_requests_total": {(str(broker),): sent for broker, _, sent, _ in queues},
             "controller_broker_queue_seconds_total": {(str(broker),): waited / 1000 for broker, _, _, waited in queues},
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
+            **node_families(self.describe_node()),
         }

@@ -1,6 +1,7 @@
 """Create the gRPC server of each listener of the controller, with its services."""
 
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from paceline.controller.service.acl_servicer import AclServicer
@@ -13,6 +14,7 @@ from paceline.controller.service.metadata_servicer import (
 )
 from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
 from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.model.node_description import NodeDescription
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.watch.watch_hub import WatchHub
@@ -37,7 +39,9 @@ class ControllerServers(NodeServers):
         metrics: Metrics,
         hub: WatchHub | None = None,
         security: TransportSecurity = PLAINTEXT,
+        describe_node: Callable[[], NodeDescription] | None = None,
     ) -> None:
+        self._describe_node = describe_node
         self._settings = settings
         self._handle = handle
         self._scheduler = scheduler
@@ -47,7 +51,8 @@ class ControllerServers(NodeServers):
     def _aio_server(self, name: str) -> AioRpcServer:
         admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
         acls = AclServicer(self._handle)
-        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
+        node_id = self._settings.keys.controller_id
+        metadata = MetadataServicer(self._handle, name, node_id, self._hub, self._describe_node)
         return AioRpcServer(
             name,
             [

@@ -155,6 +155,11 @@ class Standby:
         """Stop following the active controller; keep the copy."""
         self.follow(None)
 
+    @property
+    def controller_epoch(self) -> int:
+        """Highest controller epoch that this process has followed or had."""
+        return self._highest_epoch
+
     def discard_copy(self, controller_epoch: int) -> None:
         """Discard the copy: this process has used it for its own term, and earlier epochs have ended."""
         self.mirror = None

@@ -60,6 +60,11 @@ class StatePublisher:
         self._flush_is_due = False
         self._heartbeat: Cancellable | None = None
 
+    @property
+    def standby_ids(self) -> tuple[int, ...]:
+        """Ids of the standbys that follow, sorted."""
+        return tuple(sorted(follower.standby_id for follower in self._followers))
+
     def follow(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
         """Open a stream; return a function that ends it. An earlier stream of the same standby is ended."""
         for known in [one for one in self._followers if one.standby_id == standby_id]:

@@ -147,7 +147,7 @@ class PartitionCreation:
         return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in rows.items()}
 
     def _automatic(self, first: int, added: int, like: ReplicaAssignment) -> Mapping[int, tuple[int, ...]]:
-        live = self.context.live_broker_ids()
+        live = self.context.placeable_broker_ids()
         if len(like.replicas) > len(live):
             raise InvalidReplicationFactorError(
                 f"{len(like.replicas)} replicas are needed, {len(live)} brokers are available"

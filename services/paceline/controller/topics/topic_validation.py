@@ -90,7 +90,7 @@ class TopicValidator:
             factor = topic.replication_factor
         if partitions > budget:
             raise InvalidPartitionsError(f"more than {self._config.max_partitions_per_request} partitions at once")
-        live = self._context.live_broker_ids()
+        live = self._context.placeable_broker_ids()
         if factor > len(live):
             raise InvalidReplicationFactorError(
                 f"replication factor {factor} is larger than the number of available brokers, {len(live)}"

@@ -20,6 +20,7 @@ from paceline.gateway.service.members import Members
 from paceline.gateway.service.publisher import Publisher
 from paceline.gateway.service.servicer import GatewayServicer, ProducerIds
 from paceline.model.errors import PacelineError
+from paceline.model.identity import Role
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.private_files import private_file_problem
 from paceline.rpc.security.transport_security import TransportSecurity
@@ -77,7 +78,7 @@ class GatewayProcess:
         keys = settings.keys
         self._settings = settings
         self._metrics = Metrics()
-        security = open_transport_security(settings.security)
+        security = open_transport_security(settings.security, Role.GATEWAY)
         tls = settings.broker_tls
         try:
             self._connections = Connections(

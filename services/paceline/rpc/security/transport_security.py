@@ -66,6 +66,16 @@ class TransportSecurity:
         found = self._listeners.get(listener)
         return None if found is None or found.tls is None else self._credentials[found.tls]
 
+    def certificates(self) -> dict[Path, bytes]:
+        """Return the content of each certificate file in use, authorities included."""
+        found: dict[Path, bytes] = {}
+        for files, credentials in self._credentials.items():
+            current = credentials.current()
+            found[files.ca] = current.ca
+            if files.certificate is not None and current.certificate is not None:
+                found[files.certificate] = current.certificate
+        return found
+
     def server_credentials(self, listener: str) -> Any:
         """Return the credentials to bind a listener of this process; None for plaintext."""
         credentials = self.credentials(listener)

@@ -1,4 +1,4 @@
-"""WatchEvents, the same on brokers and controllers."""
+"""WatchEvents and DescribeNode, the same on brokers and controllers."""
 
 import asyncio
 import time
@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from paceline.model.acls import Operation, ResourceType
-from paceline.model.errors import InvalidRequestError
+from paceline.model.errors import InvalidRequestError, ShuttingDownError
+from paceline.model.node_description import NodeDescription
 from paceline.model.state_change import StateChange
 from paceline.rpc.convert.events import (
     event_filter_from_proto,
@@ -15,6 +16,7 @@ from paceline.rpc.convert.events import (
     named_partitions,
     without_broker_epoch,
 )
+from paceline.rpc.convert.nodes import node_to_proto
 from paceline.rpc.security.authorizer import Call, current_call
 from paceline.rpc.security.guard import current_caller
 from paceline.rpc.security.rpc_needs import Need
@@ -35,10 +37,11 @@ Wanted = Callable[[StateChange], bool]
 
 
 class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
-    """The WatchEvents RPC of MetadataService. Subclasses serve the other RPCs."""
+    """The RPCs WatchEvents and DescribeNode of MetadataService. Subclasses serve the other RPCs."""
 
-    def __init__(self, hub: WatchHub) -> None:
+    def __init__(self, hub: WatchHub, describe_node: Callable[[], NodeDescription] | None = None) -> None:
         self._hub = hub
+        self._describe_node = describe_node
 
     @abstractmethod
     def _check_active(self) -> None:
@@ -50,6 +53,14 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             for detail in ("controller_silent_ms", "zookeeper_connected", "server_version"):
                 cluster.ClearField(detail)
         return cluster
+
+    async def DescribeNode(  # noqa: N802
+        self, request: pb.DescribeNodeRequest, context: Any
+    ) -> pb.DescribeNodeResponse:
+        """Describe this process, from memory."""
+        if self._describe_node is None:
+            raise ShuttingDownError("this process cannot describe itself")
+        return node_to_proto(self._describe_node())
 
     async def WatchEvents(  # noqa: N802
         self, request: pb.WatchEventsRequest, context: Any

@@ -14,7 +14,7 @@ from paceline.controller.admin.admin_values import (
     ResourceType,
 )
 from paceline.coordination import znodes
-from paceline.model.broker_dynamic_config import ALTER_LOG_DIRS_RATE
+from paceline.model.broker_dynamic_config import ALTER_LOG_DIRS_RATE, REMOVAL
 from paceline.model.errors import InvalidConfigError, InvalidRequestError
 from tests.unit.controller.admin_calls import ask, change, kinds, topic
 from tests.unit.controller.cluster import Cluster
@@ -54,6 +54,7 @@ def test_a_brokers_own_value_overrides_the_default_and_its_origin_is_named() -> 
         LEADER: ConfigEntry(LEADER, "5", ConfigSource.BROKER),
         FOLLOWER: ConfigEntry(FOLLOWER, "8", ConfigSource.BROKER_DEFAULT),
         ALTER_LOG_DIRS_RATE: ConfigEntry(ALTER_LOG_DIRS_RATE, "33554432", ConfigSource.BUILT_IN_DEFAULT),
+        REMOVAL: ConfigEntry(REMOVAL, "", ConfigSource.BUILT_IN_DEFAULT),
     }
     assert described(cluster, "2", LEADER) == {LEADER: ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)}
     assert described(cluster, "", LEADER) == {LEADER: ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)}

@@ -1446,6 +1446,891 @@ func (x *WatchEventsResponse) GetBatch() *EventBatch {
 	return nil
 }
 
+// DescribeNodeRequest has no fields.
+type DescribeNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeNodeRequest) Reset() {
+	*x = DescribeNodeRequest{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeNodeRequest) ProtoMessage() {}
+
+func (x *DescribeNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeNodeRequest.ProtoReflect.Descriptor instead.
+func (*DescribeNodeRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{17}
+}
+
+// DescribeNodeResponse is one process as it sees itself. Ages are milliseconds at the time of the answer.
+type DescribeNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the process; -1 while a broker with a generated id starts.
+	NodeId int32 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// "broker" or "controller".
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// Software version.
+	ServerVersion string `protobuf:"bytes,3,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
+	// Cluster id, 22 characters; empty when not known yet.
+	ClusterId string `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// "starting", "serving", "not-serving", or "removed" for a broker that an operator has removed from the cluster.
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// Clock of the process: milliseconds since the Unix epoch.
+	ClockMs int64 `protobuf:"varint,6,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	// Age of the process.
+	UpMs int64 `protobuf:"varint,7,opt,name=up_ms,json=upMs,proto3" json:"up_ms,omitempty"`
+	// State of the ZooKeeper session: "connected", "disconnected", "in_doubt" or "expired".
+	ZookeeperState string `protobuf:"bytes,8,opt,name=zookeeper_state,json=zookeeperState,proto3" json:"zookeeper_state,omitempty"`
+	// Time for which the session has been in that state.
+	ZookeeperStateMs int64 `protobuf:"varint,9,opt,name=zookeeper_state_ms,json=zookeeperStateMs,proto3" json:"zookeeper_state_ms,omitempty"`
+	// Listeners with their advertised addresses.
+	Listeners []*NodeListener `protobuf:"bytes,10,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	// Certificates in use.
+	Certificates []*NodeCertificate `protobuf:"bytes,11,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// Log directories of a broker.
+	Directories []*NodeDirectory `protobuf:"bytes,12,rep,name=directories,proto3" json:"directories,omitempty"`
+	// Processes that this process calls.
+	Peers []*NodePeer `protobuf:"bytes,13,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Highest controller epoch that this process knows.
+	ControllerEpoch int32 `protobuf:"varint,14,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
+	// Present on the active controller only.
+	ActiveController *NodeActiveController `protobuf:"bytes,15,opt,name=active_controller,json=activeController,proto3,oneof" json:"active_controller,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DescribeNodeResponse) Reset() {
+	*x = DescribeNodeResponse{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeNodeResponse) ProtoMessage() {}
+
+func (x *DescribeNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeNodeResponse.ProtoReflect.Descriptor instead.
+func (*DescribeNodeResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DescribeNodeResponse) GetNodeId() int32 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+func (x *DescribeNodeResponse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *DescribeNodeResponse) GetServerVersion() string {
+	if x != nil {
+		return x.ServerVersion
+	}
+	return ""
+}
+
+func (x *DescribeNodeResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *DescribeNodeResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *DescribeNodeResponse) GetClockMs() int64 {
+	if x != nil {
+		return x.ClockMs
+	}
+	return 0
+}
+
+func (x *DescribeNodeResponse) GetUpMs() int64 {
+	if x != nil {
+		return x.UpMs
+	}
+	return 0
+}
+
+func (x *DescribeNodeResponse) GetZookeeperState() string {
+	if x != nil {
+		return x.ZookeeperState
+	}
+	return ""
+}
+
+func (x *DescribeNodeResponse) GetZookeeperStateMs() int64 {
+	if x != nil {
+		return x.ZookeeperStateMs
+	}
+	return 0
+}
+
+func (x *DescribeNodeResponse) GetListeners() []*NodeListener {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+func (x *DescribeNodeResponse) GetCertificates() []*NodeCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *DescribeNodeResponse) GetDirectories() []*NodeDirectory {
+	if x != nil {
+		return x.Directories
+	}
+	return nil
+}
+
+func (x *DescribeNodeResponse) GetPeers() []*NodePeer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *DescribeNodeResponse) GetControllerEpoch() int32 {
+	if x != nil {
+		return x.ControllerEpoch
+	}
+	return 0
+}
+
+func (x *DescribeNodeResponse) GetActiveController() *NodeActiveController {
+	if x != nil {
+		return x.ActiveController
+	}
+	return nil
+}
+
+// NodeListener is one listener of a process.
+type NodeListener struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the listener, such as CLIENT.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Address that other processes are told.
+	Advertised string `protobuf:"bytes,2,opt,name=advertised,proto3" json:"advertised,omitempty"`
+	// Whether it needs TLS.
+	Tls           bool `protobuf:"varint,3,opt,name=tls,proto3" json:"tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeListener) Reset() {
+	*x = NodeListener{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeListener) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeListener) ProtoMessage() {}
+
+func (x *NodeListener) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeListener.ProtoReflect.Descriptor instead.
+func (*NodeListener) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *NodeListener) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeListener) GetAdvertised() string {
+	if x != nil {
+		return x.Advertised
+	}
+	return ""
+}
+
+func (x *NodeListener) GetTls() bool {
+	if x != nil {
+		return x.Tls
+	}
+	return false
+}
+
+// NodeCertificate is a certificate file in use.
+type NodeCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Path of the file.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// End of its validity, milliseconds since the Unix epoch.
+	NotAfterMs    int64 `protobuf:"varint,2,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeCertificate) Reset() {
+	*x = NodeCertificate{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeCertificate) ProtoMessage() {}
+
+func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeCertificate.ProtoReflect.Descriptor instead.
+func (*NodeCertificate) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *NodeCertificate) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *NodeCertificate) GetNotAfterMs() int64 {
+	if x != nil {
+		return x.NotAfterMs
+	}
+	return 0
+}
+
+// NodeDirectory is a log directory.
+type NodeDirectory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Path.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Whether it has failed.
+	Failed bool `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Bytes that the broker may still write to its disk; absent when not measured.
+	FreeBytes *int64 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3,oneof" json:"free_bytes,omitempty"`
+	// Size of its disk; absent when not measured.
+	TotalBytes *int64 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3,oneof" json:"total_bytes,omitempty"`
+	// Free bytes below which produce requests are refused; absent when not measured.
+	MinFreeBytes *int64 `protobuf:"varint,5,opt,name=min_free_bytes,json=minFreeBytes,proto3,oneof" json:"min_free_bytes,omitempty"`
+	// Free bytes below which followers pause; absent when not measured.
+	ReserveBytes *int64 `protobuf:"varint,6,opt,name=reserve_bytes,json=reserveBytes,proto3,oneof" json:"reserve_bytes,omitempty"`
+	// 1: room for all, 2: produce requests are refused, 3: followers pause; 0 when not measured.
+	Room          int32 `protobuf:"varint,7,opt,name=room,proto3" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeDirectory) Reset() {
+	*x = NodeDirectory{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeDirectory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeDirectory) ProtoMessage() {}
+
+func (x *NodeDirectory) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeDirectory.ProtoReflect.Descriptor instead.
+func (*NodeDirectory) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *NodeDirectory) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *NodeDirectory) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
+func (x *NodeDirectory) GetFreeBytes() int64 {
+	if x != nil && x.FreeBytes != nil {
+		return *x.FreeBytes
+	}
+	return 0
+}
+
+func (x *NodeDirectory) GetTotalBytes() int64 {
+	if x != nil && x.TotalBytes != nil {
+		return *x.TotalBytes
+	}
+	return 0
+}
+
+func (x *NodeDirectory) GetMinFreeBytes() int64 {
+	if x != nil && x.MinFreeBytes != nil {
+		return *x.MinFreeBytes
+	}
+	return 0
+}
+
+func (x *NodeDirectory) GetReserveBytes() int64 {
+	if x != nil && x.ReserveBytes != nil {
+		return *x.ReserveBytes
+	}
+	return 0
+}
+
+func (x *NodeDirectory) GetRoom() int32 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
+}
+
+// NodePeer is a process that the answering process calls, and the result of its latest call.
+type NodePeer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "leader" for a broker that is fetched from, "controller" for the active controller, "broker" at a controller.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Id; -1 when not known.
+	NodeId int32 `protobuf:"varint,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Address that is called; empty when not known.
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// Age of the oldest request without an answer; 0 without one.
+	UnansweredMs int64 `protobuf:"varint,4,opt,name=unanswered_ms,json=unansweredMs,proto3" json:"unanswered_ms,omitempty"`
+	// Time since its latest answer; absent before the first, and for leaders.
+	AnsweredAgoMs *int64 `protobuf:"varint,5,opt,name=answered_ago_ms,json=answeredAgoMs,proto3,oneof" json:"answered_ago_ms,omitempty"`
+	// Error of the latest call; empty after an answer.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodePeer) Reset() {
+	*x = NodePeer{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodePeer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodePeer) ProtoMessage() {}
+
+func (x *NodePeer) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodePeer.ProtoReflect.Descriptor instead.
+func (*NodePeer) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *NodePeer) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *NodePeer) GetNodeId() int32 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+func (x *NodePeer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *NodePeer) GetUnansweredMs() int64 {
+	if x != nil {
+		return x.UnansweredMs
+	}
+	return 0
+}
+
+func (x *NodePeer) GetAnsweredAgoMs() int64 {
+	if x != nil && x.AnsweredAgoMs != nil {
+		return *x.AnsweredAgoMs
+	}
+	return 0
+}
+
+func (x *NodePeer) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// NodeActiveController is what only the active controller knows.
+type NodeActiveController struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Events that wait in its queue.
+	QueueSize int32 `protobuf:"varint,1,opt,name=queue_size,json=queueSize,proto3" json:"queue_size,omitempty"`
+	// Registered brokers.
+	Brokers []*NodeBroker `protobuf:"bytes,2,rep,name=brokers,proto3" json:"brokers,omitempty"`
+	// Partitions without a leader that wait for a decision of an operator, because a broker that has lost records was
+	// the only one in sync; at most 100.
+	Undecided []*NodeUndecidedPartition `protobuf:"bytes,3,rep,name=undecided,proto3" json:"undecided,omitempty"`
+	// Reassignments that do not continue without help; at most 100.
+	StuckMoves []*NodeStuckMove `protobuf:"bytes,4,rep,name=stuck_moves,json=stuckMoves,proto3" json:"stuck_moves,omitempty"`
+	// Brokers that are being removed, or have been removed, from the cluster.
+	Removals []*NodeRemoval `protobuf:"bytes,5,rep,name=removals,proto3" json:"removals,omitempty"`
+	// Standby controllers that follow its state.
+	Standbys      []int32 `protobuf:"varint,6,rep,packed,name=standbys,proto3" json:"standbys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeActiveController) Reset() {
+	*x = NodeActiveController{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeActiveController) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeActiveController) ProtoMessage() {}
+
+func (x *NodeActiveController) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeActiveController.ProtoReflect.Descriptor instead.
+func (*NodeActiveController) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *NodeActiveController) GetQueueSize() int32 {
+	if x != nil {
+		return x.QueueSize
+	}
+	return 0
+}
+
+func (x *NodeActiveController) GetBrokers() []*NodeBroker {
+	if x != nil {
+		return x.Brokers
+	}
+	return nil
+}
+
+func (x *NodeActiveController) GetUndecided() []*NodeUndecidedPartition {
+	if x != nil {
+		return x.Undecided
+	}
+	return nil
+}
+
+func (x *NodeActiveController) GetStuckMoves() []*NodeStuckMove {
+	if x != nil {
+		return x.StuckMoves
+	}
+	return nil
+}
+
+func (x *NodeActiveController) GetRemovals() []*NodeRemoval {
+	if x != nil {
+		return x.Removals
+	}
+	return nil
+}
+
+func (x *NodeActiveController) GetStandbys() []int32 {
+	if x != nil {
+		return x.Standbys
+	}
+	return nil
+}
+
+// NodeBroker is a registered broker as the active controller sees it.
+type NodeBroker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// Time since its latest heartbeat; absent before the first.
+	SilentMs *int64 `protobuf:"varint,2,opt,name=silent_ms,json=silentMs,proto3,oneof" json:"silent_ms,omitempty"`
+	// Whether its lease has expired, so that it must not lead.
+	LeaseExpired bool `protobuf:"varint,3,opt,name=lease_expired,json=leaseExpired,proto3" json:"lease_expired,omitempty"`
+	// Whether it is shutting down.
+	ShuttingDown bool `protobuf:"varint,4,opt,name=shutting_down,json=shuttingDown,proto3" json:"shutting_down,omitempty"`
+	// Why its process is suspected to be dead; empty when it is not.
+	Suspected string `protobuf:"bytes,5,opt,name=suspected,proto3" json:"suspected,omitempty"`
+	// Whether most of its followers cannot fetch from it.
+	Unreached     bool `protobuf:"varint,6,opt,name=unreached,proto3" json:"unreached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeBroker) Reset() {
+	*x = NodeBroker{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeBroker) ProtoMessage() {}
+
+func (x *NodeBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeBroker.ProtoReflect.Descriptor instead.
+func (*NodeBroker) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NodeBroker) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *NodeBroker) GetSilentMs() int64 {
+	if x != nil && x.SilentMs != nil {
+		return *x.SilentMs
+	}
+	return 0
+}
+
+func (x *NodeBroker) GetLeaseExpired() bool {
+	if x != nil {
+		return x.LeaseExpired
+	}
+	return false
+}
+
+func (x *NodeBroker) GetShuttingDown() bool {
+	if x != nil {
+		return x.ShuttingDown
+	}
+	return false
+}
+
+func (x *NodeBroker) GetSuspected() string {
+	if x != nil {
+		return x.Suspected
+	}
+	return ""
+}
+
+func (x *NodeBroker) GetUnreached() bool {
+	if x != nil {
+		return x.Unreached
+	}
+	return false
+}
+
+// NodeUndecidedPartition is a partition that waits for a decision.
+type NodeUndecidedPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Brokers that may lack acknowledged records.
+	UncleanMembers []int32 `protobuf:"varint,3,rep,packed,name=unclean_members,json=uncleanMembers,proto3" json:"unclean_members,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *NodeUndecidedPartition) Reset() {
+	*x = NodeUndecidedPartition{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeUndecidedPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeUndecidedPartition) ProtoMessage() {}
+
+func (x *NodeUndecidedPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeUndecidedPartition.ProtoReflect.Descriptor instead.
+func (*NodeUndecidedPartition) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *NodeUndecidedPartition) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *NodeUndecidedPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *NodeUndecidedPartition) GetUncleanMembers() []int32 {
+	if x != nil {
+		return x.UncleanMembers
+	}
+	return nil
+}
+
+// NodeStuckMove is a reassignment that does not continue.
+type NodeStuckMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Topic name.
+	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Partition index.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// A clause with the cause.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeStuckMove) Reset() {
+	*x = NodeStuckMove{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeStuckMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeStuckMove) ProtoMessage() {}
+
+func (x *NodeStuckMove) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeStuckMove.ProtoReflect.Descriptor instead.
+func (*NodeStuckMove) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NodeStuckMove) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *NodeStuckMove) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *NodeStuckMove) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// NodeRemoval is a broker that is being removed, or has been removed.
+type NodeRemoval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Broker id.
+	BrokerId int32 `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// "removing" while replicas are moved off it, then "removed".
+	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRemoval) Reset() {
+	*x = NodeRemoval{}
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRemoval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRemoval) ProtoMessage() {}
+
+func (x *NodeRemoval) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRemoval.ProtoReflect.Descriptor instead.
+func (*NodeRemoval) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *NodeRemoval) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *NodeRemoval) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 var File_paceline_v1_metadata_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_metadata_service_proto_rawDesc = "" +
@@ -1584,16 +2469,99 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x03gap\x18\x03 \x01(\v2\x15.paceline.v1.EventGapH\x00R\x03gap\x88\x01\x01B\x06\n" +
 	"\x04_gap\"D\n" +
 	"\x13WatchEventsResponse\x12-\n" +
-	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch*s\n" +
+	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch\"\x15\n" +
+	"\x13DescribeNodeRequest\"\xa2\x05\n" +
+	"\x14DescribeNodeResponse\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\x05R\x06nodeId\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12%\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x04 \x01(\tR\tclusterId\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x19\n" +
+	"\bclock_ms\x18\x06 \x01(\x03R\aclockMs\x12\x13\n" +
+	"\x05up_ms\x18\a \x01(\x03R\x04upMs\x12'\n" +
+	"\x0fzookeeper_state\x18\b \x01(\tR\x0ezookeeperState\x12,\n" +
+	"\x12zookeeper_state_ms\x18\t \x01(\x03R\x10zookeeperStateMs\x127\n" +
+	"\tlisteners\x18\n" +
+	" \x03(\v2\x19.paceline.v1.NodeListenerR\tlisteners\x12@\n" +
+	"\fcertificates\x18\v \x03(\v2\x1c.paceline.v1.NodeCertificateR\fcertificates\x12<\n" +
+	"\vdirectories\x18\f \x03(\v2\x1a.paceline.v1.NodeDirectoryR\vdirectories\x12+\n" +
+	"\x05peers\x18\r \x03(\v2\x15.paceline.v1.NodePeerR\x05peers\x12)\n" +
+	"\x10controller_epoch\x18\x0e \x01(\x05R\x0fcontrollerEpoch\x12S\n" +
+	"\x11active_controller\x18\x0f \x01(\v2!.paceline.v1.NodeActiveControllerH\x00R\x10activeController\x88\x01\x01B\x14\n" +
+	"\x12_active_controller\"T\n" +
+	"\fNodeListener\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"advertised\x18\x02 \x01(\tR\n" +
+	"advertised\x12\x10\n" +
+	"\x03tls\x18\x03 \x01(\bR\x03tls\"G\n" +
+	"\x0fNodeCertificate\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12 \n" +
+	"\fnot_after_ms\x18\x02 \x01(\x03R\n" +
+	"notAfterMs\"\xb2\x02\n" +
+	"\rNodeDirectory\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\bR\x06failed\x12\"\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x03H\x00R\tfreeBytes\x88\x01\x01\x12$\n" +
+	"\vtotal_bytes\x18\x04 \x01(\x03H\x01R\n" +
+	"totalBytes\x88\x01\x01\x12)\n" +
+	"\x0emin_free_bytes\x18\x05 \x01(\x03H\x02R\fminFreeBytes\x88\x01\x01\x12(\n" +
+	"\rreserve_bytes\x18\x06 \x01(\x03H\x03R\freserveBytes\x88\x01\x01\x12\x12\n" +
+	"\x04room\x18\a \x01(\x05R\x04roomB\r\n" +
+	"\v_free_bytesB\x0e\n" +
+	"\f_total_bytesB\x11\n" +
+	"\x0f_min_free_bytesB\x10\n" +
+	"\x0e_reserve_bytes\"\xcd\x01\n" +
+	"\bNodePeer\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\x05R\x06nodeId\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12#\n" +
+	"\runanswered_ms\x18\x04 \x01(\x03R\funansweredMs\x12+\n" +
+	"\x0fanswered_ago_ms\x18\x05 \x01(\x03H\x00R\ransweredAgoMs\x88\x01\x01\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05errorB\x12\n" +
+	"\x10_answered_ago_ms\"\xba\x02\n" +
+	"\x14NodeActiveController\x12\x1d\n" +
+	"\n" +
+	"queue_size\x18\x01 \x01(\x05R\tqueueSize\x121\n" +
+	"\abrokers\x18\x02 \x03(\v2\x17.paceline.v1.NodeBrokerR\abrokers\x12A\n" +
+	"\tundecided\x18\x03 \x03(\v2#.paceline.v1.NodeUndecidedPartitionR\tundecided\x12;\n" +
+	"\vstuck_moves\x18\x04 \x03(\v2\x1a.paceline.v1.NodeStuckMoveR\n" +
+	"stuckMoves\x124\n" +
+	"\bremovals\x18\x05 \x03(\v2\x18.paceline.v1.NodeRemovalR\bremovals\x12\x1a\n" +
+	"\bstandbys\x18\x06 \x03(\x05R\bstandbys\"\xdf\x01\n" +
+	"\n" +
+	"NodeBroker\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12 \n" +
+	"\tsilent_ms\x18\x02 \x01(\x03H\x00R\bsilentMs\x88\x01\x01\x12#\n" +
+	"\rlease_expired\x18\x03 \x01(\bR\fleaseExpired\x12#\n" +
+	"\rshutting_down\x18\x04 \x01(\bR\fshuttingDown\x12\x1c\n" +
+	"\tsuspected\x18\x05 \x01(\tR\tsuspected\x12\x1c\n" +
+	"\tunreached\x18\x06 \x01(\bR\tunreachedB\f\n" +
+	"\n" +
+	"_silent_ms\"u\n" +
+	"\x16NodeUndecidedPartition\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12'\n" +
+	"\x0funclean_members\x18\x03 \x03(\x05R\x0euncleanMembers\"[\n" +
+	"\rNodeStuckMove\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"@\n" +
+	"\vNodeRemoval\x12\x1b\n" +
+	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state*s\n" +
 	"\x0eEventGapReason\x12 \n" +
 	"\x1cEVENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17EVENT_GAP_REASON_LAGGED\x10\x01\x12\"\n" +
-	"\x1eEVENT_GAP_REASON_OTHER_PROCESS\x10\x022\xff\x02\n" +
+	"\x1eEVENT_GAP_REASON_OTHER_PROCESS\x10\x022\xd4\x03\n" +
 	"\x0fMetadataService\x12\\\n" +
 	"\x0fDescribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n" +
 	"\x0eDescribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n" +
 	"\x10DescribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12R\n" +
-	"\vWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01B\x81\x01\n" +
+	"\vWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x12S\n" +
+	"\fDescribeNode\x12 .paceline.v1.DescribeNodeRequest\x1a!.paceline.v1.DescribeNodeResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -1609,7 +2577,7 @@ func file_paceline_v1_metadata_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_metadata_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(EventGapReason)(0),              // 0: paceline.v1.EventGapReason
 	(*DescribeClusterRequest)(nil),   // 1: paceline.v1.DescribeClusterRequest
@@ -1629,42 +2597,64 @@ var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(*EventGap)(nil),                 // 15: paceline.v1.EventGap
 	(*EventBatch)(nil),               // 16: paceline.v1.EventBatch
 	(*WatchEventsResponse)(nil),      // 17: paceline.v1.WatchEventsResponse
-	(*TopicError)(nil),               // 18: paceline.v1.TopicError
-	(*PartitionError)(nil),           // 19: paceline.v1.PartitionError
-	(ClusterEventKind)(0),            // 20: paceline.v1.ClusterEventKind
-	(*EventPartition)(nil),           // 21: paceline.v1.EventPartition
-	(*ClusterEvent)(nil),             // 22: paceline.v1.ClusterEvent
+	(*DescribeNodeRequest)(nil),      // 18: paceline.v1.DescribeNodeRequest
+	(*DescribeNodeResponse)(nil),     // 19: paceline.v1.DescribeNodeResponse
+	(*NodeListener)(nil),             // 20: paceline.v1.NodeListener
+	(*NodeCertificate)(nil),          // 21: paceline.v1.NodeCertificate
+	(*NodeDirectory)(nil),            // 22: paceline.v1.NodeDirectory
+	(*NodePeer)(nil),                 // 23: paceline.v1.NodePeer
+	(*NodeActiveController)(nil),     // 24: paceline.v1.NodeActiveController
+	(*NodeBroker)(nil),               // 25: paceline.v1.NodeBroker
+	(*NodeUndecidedPartition)(nil),   // 26: paceline.v1.NodeUndecidedPartition
+	(*NodeStuckMove)(nil),            // 27: paceline.v1.NodeStuckMove
+	(*NodeRemoval)(nil),              // 28: paceline.v1.NodeRemoval
+	(*TopicError)(nil),               // 29: paceline.v1.TopicError
+	(*PartitionError)(nil),           // 30: paceline.v1.PartitionError
+	(ClusterEventKind)(0),            // 31: paceline.v1.ClusterEventKind
+	(*EventPartition)(nil),           // 32: paceline.v1.EventPartition
+	(*ClusterEvent)(nil),             // 33: paceline.v1.ClusterEvent
 }
 var file_paceline_v1_metadata_service_proto_depIdxs = []int32{
 	3,  // 0: paceline.v1.DescribeClusterResponse.brokers:type_name -> paceline.v1.BrokerInfo
 	6,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
-	18, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
+	29, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
 	7,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
-	19, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
+	30, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
 	10, // 5: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
-	19, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
+	30, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
 	11, // 7: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
 	12, // 8: paceline.v1.ReplicaProgress.leader_epochs:type_name -> paceline.v1.LeaderEpochStart
-	20, // 9: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
-	21, // 10: paceline.v1.EventFilter.partitions:type_name -> paceline.v1.EventPartition
+	31, // 9: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
+	32, // 10: paceline.v1.EventFilter.partitions:type_name -> paceline.v1.EventPartition
 	13, // 11: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
 	0,  // 12: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
-	22, // 13: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
+	33, // 13: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
 	15, // 14: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
 	16, // 15: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	1,  // 16: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
-	4,  // 17: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
-	8,  // 18: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
-	14, // 19: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
-	2,  // 20: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
-	5,  // 21: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
-	9,  // 22: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
-	17, // 23: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 16: paceline.v1.DescribeNodeResponse.listeners:type_name -> paceline.v1.NodeListener
+	21, // 17: paceline.v1.DescribeNodeResponse.certificates:type_name -> paceline.v1.NodeCertificate
+	22, // 18: paceline.v1.DescribeNodeResponse.directories:type_name -> paceline.v1.NodeDirectory
+	23, // 19: paceline.v1.DescribeNodeResponse.peers:type_name -> paceline.v1.NodePeer
+	24, // 20: paceline.v1.DescribeNodeResponse.active_controller:type_name -> paceline.v1.NodeActiveController
+	25, // 21: paceline.v1.NodeActiveController.brokers:type_name -> paceline.v1.NodeBroker
+	26, // 22: paceline.v1.NodeActiveController.undecided:type_name -> paceline.v1.NodeUndecidedPartition
+	27, // 23: paceline.v1.NodeActiveController.stuck_moves:type_name -> paceline.v1.NodeStuckMove
+	28, // 24: paceline.v1.NodeActiveController.removals:type_name -> paceline.v1.NodeRemoval
+	1,  // 25: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
+	4,  // 26: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
+	8,  // 27: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
+	14, // 28: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
+	18, // 29: paceline.v1.MetadataService.DescribeNode:input_type -> paceline.v1.DescribeNodeRequest
+	2,  // 30: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
+	5,  // 31: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
+	9,  // 32: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
+	17, // 33: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
+	19, // 34: paceline.v1.MetadataService.DescribeNode:output_type -> paceline.v1.DescribeNodeResponse
+	30, // [30:35] is the sub-list for method output_type
+	25, // [25:30] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_metadata_service_proto_init() }
@@ -1682,13 +2672,17 @@ func file_paceline_v1_metadata_service_proto_init() {
 	file_paceline_v1_metadata_service_proto_msgTypes[13].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[14].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[15].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[21].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[22].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_metadata_service_proto_rawDesc), len(file_paceline_v1_metadata_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	MetadataService_DescribeTopics_FullMethodName   = "/paceline.v1.MetadataService/DescribeTopics"
 	MetadataService_DescribeReplicas_FullMethodName = "/paceline.v1.MetadataService/DescribeReplicas"
 	MetadataService_WatchEvents_FullMethodName      = "/paceline.v1.MetadataService/WatchEvents"
+	MetadataService_DescribeNode_FullMethodName     = "/paceline.v1.MetadataService/DescribeNode"
 )
 
 // MetadataServiceClient is the client API for MetadataService service.
@@ -50,6 +51,9 @@ type MetadataServiceClient interface {
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+	// disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
+	DescribeNode(ctx context.Context, in *DescribeNodeRequest, opts ...grpc.CallOption) (*DescribeNodeResponse, error)
 }
 
 type metadataServiceClient struct {
@@ -109,6 +113,16 @@ func (c *metadataServiceClient) WatchEvents(ctx context.Context, in *WatchEvents
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MetadataService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
 
+func (c *metadataServiceClient) DescribeNode(ctx context.Context, in *DescribeNodeRequest, opts ...grpc.CallOption) (*DescribeNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeNodeResponse)
+	err := c.cc.Invoke(ctx, MetadataService_DescribeNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MetadataServiceServer is the server API for MetadataService service.
 // All implementations must embed UnimplementedMetadataServiceServer
 // for forward compatibility.
@@ -132,6 +146,9 @@ type MetadataServiceServer interface {
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// DescribeNode returns how the called process itself is doing: its clock, ZooKeeper session, addresses, certificates,
+	// disks and peers. It answers from memory, also while the process starts and without ZooKeeper.
+	DescribeNode(context.Context, *DescribeNodeRequest) (*DescribeNodeResponse, error)
 	mustEmbedUnimplementedMetadataServiceServer()
 }
 
@@ -153,6 +170,9 @@ func (UnimplementedMetadataServiceServer) DescribeReplicas(context.Context, *Des
 }
 func (UnimplementedMetadataServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
+func (UnimplementedMetadataServiceServer) DescribeNode(context.Context, *DescribeNodeRequest) (*DescribeNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeNode not implemented")
 }
 func (UnimplementedMetadataServiceServer) mustEmbedUnimplementedMetadataServiceServer() {}
 func (UnimplementedMetadataServiceServer) testEmbeddedByValue()                         {}
@@ -240,6 +260,24 @@ func _MetadataService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MetadataService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
 
+func _MetadataService_DescribeNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MetadataServiceServer).DescribeNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MetadataService_DescribeNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MetadataServiceServer).DescribeNode(ctx, req.(*DescribeNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MetadataService_ServiceDesc is the grpc.ServiceDesc for MetadataService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -258,6 +296,10 @@ var MetadataService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeReplicas",
 			Handler:    _MetadataService_DescribeReplicas_Handler,
+		},
+		{
+			MethodName: "DescribeNode",
+			Handler:    _MetadataService_DescribeNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
