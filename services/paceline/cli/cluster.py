@@ -1,17 +1,29 @@
-"""`paceline cluster`: brokers and the active controller."""
+"""`paceline cluster`: brokers and the active controller, and how the whole cluster is."""
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from paceline.cli.active_controller import find_controller_problem
-from paceline.cli.connection import bootstrap_option, open_admin
+from paceline.cli.connection import CONNECT_MS, bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import reported
-from paceline.cli.output import output_option, show
+from paceline.cli.numbers import SECONDS
+from paceline.cli.output import output_option, printable, show
+
+if TYPE_CHECKING:
+    from paceline.findings.explain import Finding
+    from paceline_client import Admin
+
+_AGAIN_S: Final = 1.0
 
 
 @click.group()
 def cluster() -> None:
-    """Show brokers and the active controller."""
+    """Show brokers, the active controller, and how the cluster is."""
 
 
 @cluster.command()
@@ -32,3 +44,60 @@ def info(output: str, bootstrap: str) -> None:
     if problem is not None:
         click.echo(problem, err=True)
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+@cluster.command()
+@click.option("--wait", is_flag=True, help="repeat until nothing is wrong, or --timeout is over")
+@click.option("--timeout", "timeout_s", type=SECONDS, default=120.0, show_default=True, help="seconds for --wait")
+@output_option
+@bootstrap_option
+def health(wait: bool, timeout_s: float, output: str, bootstrap: str) -> None:
+    """Say on one page what is wrong in the cluster, why, and which command comes next; the worst comes first.
+
+    Asks every process, and answers within five seconds also while processes hang or ZooKeeper is away. Exits with 3
+    when anything is wrong; notes are not wrong.
+    """
+    from paceline.findings.cluster import is_wrong
+
+    deadline = time.monotonic() + timeout_s
+    with reported(output):
+        found = _findings(bootstrap)
+        while wait and is_wrong(found) and time.monotonic() < deadline:
+            time.sleep(_AGAIN_S)
+            found = _findings(bootstrap)
+        rows = [_finding_row(one) for one in found]
+        if output == "table":
+            _print_page(found)
+        elif output == "json":
+            click.echo(json.dumps(rows, indent=2))
+        else:
+            show(rows, output)
+    if is_wrong(found):
+        raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _findings(bootstrap: str) -> "list[Finding]":
+    from paceline.findings.cluster import judge
+    from paceline.findings.service.gather_cluster import gather_cluster
+
+    return judge(gather_cluster(_quick_admin, bootstrap), time.time_ns() // 1_000_000)
+
+
+def _quick_admin(addresses: str) -> "Admin":
+    from paceline_client import Admin
+
+    return Admin(
+        addresses, describe_timeout_ms=CONNECT_MS, connect_timeout_ms=CONNECT_MS, controller_timeout_ms=CONNECT_MS
+    )
+
+
+def _finding_row(finding: "Finding") -> dict[str, Any]:
+    return asdict(finding) | {"severity": finding.severity.name.lower(), "sentence": finding.sentence}
+
+
+def _print_page(found: "list[Finding]") -> None:
+    for finding in found:
+        click.echo(printable(f"{finding.severity.name}: {finding.subject} {finding.symptom}"))
+        for label, text in (("cause", finding.cause), ("next", finding.next_command)):
+            if text:
+                click.echo(printable(f"    {label}: {text}"))

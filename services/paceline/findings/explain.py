@@ -52,6 +52,24 @@ class FindingKind(StrEnum):
     NOT_PREFERRED = "not-preferred"
     TAIL = "tail"
     HEALTHY = "healthy"
+    # Of a whole cluster; `cluster.py`.
+    ZOOKEEPER = "zookeeper"
+    NO_CONTROLLER = "no-controller"
+    CONTROLLER_BUSY = "controller-busy"
+    NO_STANDBY = "no-standby"
+    BROKER_DEAD = "broker-dead"
+    NODE_SILENT = "node-silent"
+    PEER_UNREACHED = "peer-unreached"
+    SUSPECTED = "suspected"
+    LEASE = "lease"
+    NOT_SERVING = "not-serving"
+    REMOVAL = "removal"
+    DISK = "disk"
+    CERTIFICATE = "certificate"
+    CLOCK = "clock"
+    UNDECIDED = "undecided"
+    FLAPPING = "flapping"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +134,7 @@ def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
             cause = f"the log of its leader, broker {leader.broker_id}, ends at {leader.log_end_offset:,}"
             yield lost, FindingKind.LOST, symptom, cause, None
         elif without:
-            symptom = f"has records {told} that ISR members lack: {_and(without)}"
+            symptom = f"has records {told} that ISR members lack: {names_in(without)}"
             yield Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
         elif end > (leader.high_watermark or 0):
             # A new leader learns the high watermark from the next fetch of each follower.
@@ -129,7 +147,7 @@ def _elected_from_outside(facts: PartitionFacts, _now_ms: int) -> _Found:
     before = facts.isr_before_election
     if facts.leader is not None and before and facts.leader not in before:
         symptom = f"is led by broker {facts.leader}, which may lack records"
-        cause = f"the ISR before its election was {_and(before)}"
+        cause = f"the ISR before its election was {names_in(before)}"
         severity = Severity.WARNING if facts.unclean_election else Severity.CRITICAL
         yield severity, FindingKind.ELECTED_FROM_OUTSIDE, symptom, cause, None
 
@@ -137,7 +155,9 @@ def _elected_from_outside(facts: PartitionFacts, _now_ms: int) -> _Found:
 def _committed_under_min_isr(facts: PartitionFacts, _now_ms: int) -> _Found:
     if facts.committed_under_min_isr is not None:
         before, after = facts.committed_under_min_isr
-        symptom = f"has moved its high watermark from {before:,} to {after:,}, although its ISR is {_and(facts.isr)}"
+        symptom = (
+            f"has moved its high watermark from {before:,} to {after:,}, although its ISR is {names_in(facts.isr)}"
+        )
         cause = f"min.insync.replicas, {facts.min_insync_replicas}, was not obeyed"
         yield Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, cause, None
 
@@ -160,7 +180,7 @@ def _no_leader(facts: PartitionFacts, now_ms: int) -> _Found:
     elif offline.keys() >= set(facts.isr) and facts.unclean_election is not True:
         off = " and unclean.leader.election.enable is false" if facts.unclean_election is False else ""
         reasons = "; ".join(offline[member] for member in facts.isr)
-        cause = f"no member of its ISR ({_and(facts.isr)}) is online{off}: {reasons}"
+        cause = f"no member of its ISR ({names_in(facts.isr)}) is online{off}: {reasons}"
         command = f"paceline partition elect --unclean --dry-run {_name(facts)}"
     elif facts.controller is None:
         cause = "there is no active controller to elect one"
@@ -182,7 +202,7 @@ def _leader_troubles(facts: PartitionFacts, _now_ms: int) -> _Found:
     elif broker.has_lease is False:
         cause = f"its leader, broker {broker.broker_id}, has no lease, or is stopping"
         if broker.controller_silent_ms is not None:
-            cause += f": no controller has answered it for {_duration(broker.controller_silent_ms)}"
+            cause += f": no controller has answered it for {age_text(broker.controller_silent_ms)}"
         symptom = "is served only while all its ISR fetches"
         yield Severity.WARNING, FindingKind.LEADER_WITHOUT_LEASE, symptom, cause, None
 
@@ -206,7 +226,7 @@ def _missing_replicas(facts: PartitionFacts, now_ms: int) -> _Found:
         command = f"paceline topic alter {facts.topic} --set min.insync.replicas={factor}"
     else:
         alone = " alone" if len(facts.isr) == 1 else ""
-        cause = f"its ISR is {_and(facts.isr)}{alone} and min.insync.replicas is {least}: {reasons}"
+        cause = f"its ISR is {names_in(facts.isr)}{alone} and min.insync.replicas is {least}: {reasons}"
     symptom = f"takes no acks=all writes{_since(facts.under_min_isr_since_ms, now_ms)}"
     yield Severity.CRITICAL, FindingKind.UNDER_MIN_ISR, symptom, cause, command
 
@@ -223,7 +243,7 @@ def _high_watermark_held(facts: PartitionFacts, now_ms: int) -> _Found:
     count = leader.log_end_offset - leader.high_watermark
     if count > 0:
         records = _count(count, "record")
-        symptom = f"has not committed {records} after offset {leader.high_watermark:,} for {_duration(still_ms)}"
+        symptom = f"has not committed {records} after offset {leader.high_watermark:,} for {age_text(still_ms)}"
         waiting = waiting if still_ms >= HELD_MS else []
     else:
         symptom = "would not commit a new record now"
@@ -238,7 +258,7 @@ def _reassignment(facts: PartitionFacts, _now_ms: int) -> _Found:
     if move is None:
         return
     parts = (("adds", move.adding), ("removes", move.removing))
-    changes = ", ".join(f"{word} {_and(brokers)}" for word, brokers in parts if brokers)
+    changes = ", ".join(f"{word} {names_in(brokers)}" for word, brokers in parts if brokers)
     symptom, command = f"is being reassigned ({changes})", "paceline reassign status"
     stuck = "; ".join(awaited.reason for awaited in move.waits_for if awaited.stuck)
     if stuck:
@@ -252,7 +272,7 @@ def _reassignment(facts: PartitionFacts, _now_ms: int) -> _Found:
 
 def _control_pending(facts: PartitionFacts, _now_ms: int) -> _Found:
     for request in facts.pending_requests:
-        age = "" if request.age_ms is None else f" for {_duration(request.age_ms)}"
+        age = "" if request.age_ms is None else f" for {age_text(request.age_ms)}"
         symptom = f"waits{age} for broker {request.broker_id} to answer {request.kind}"
         yield Severity.NOTE, FindingKind.CONTROL_PENDING, symptom
     for replica in facts.replicas:
@@ -363,7 +383,7 @@ def _behind(facts: PartitionFacts, replica: ReplicaFacts) -> str:
     if replica.last_fetch_ago_ms is None:
         return f"{name} has not fetched in leader epoch {facts.leader_epoch}"
     if replica.last_fetch_ago_ms >= SILENT_MS:
-        return f"{name} has not fetched for {_duration(replica.last_fetch_ago_ms)}"
+        return f"{name} has not fetched for {age_text(replica.last_fetch_ago_ms)}"
     lag = leader.log_end_offset - (leader.log_end_offset if replica.log_end_offset is None else replica.log_end_offset)
     if offline or lag <= 0:
         return offline or f"{name} has caught up and is about to join the ISR"
@@ -401,7 +421,8 @@ def _since(moment_ms: int | None, now_ms: int) -> str:
     return f" since {day}{moment:%H:%M:%S} UTC"
 
 
-def _duration(age_ms: int) -> str:
+def age_text(age_ms: int) -> str:
+    """Return a duration for a sentence, such as ``3 min 5 s``."""
     if age_ms < 60_000:
         return f"{age_ms / 1000:.1f} s"
     minutes, seconds = divmod(age_ms // 1000, 60)
@@ -412,7 +433,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _and(brokers: Sequence[int]) -> str:
+def names_in(brokers: Sequence[object]) -> str:
+    """Return ids or names as a list in a sentence, such as ``1, 2 and 3``."""
     names = [str(broker) for broker in brokers]
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names) or "empty"
 
