@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,13 +11,15 @@ from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import confirm, reported
 from paceline.cli.log_dir_moves import balancing_moves, carry_out, named_moves, parse_move, plan_rows
-from paceline.cli.numbers import BROKER_ID, parse_number
+from paceline.cli.numbers import BROKER_ID, LONG_COUNT, SECONDS, parse_number
 from paceline.cli.output import output_option, show, tell
 from paceline.cli.reassign_plan import encode_plan, read_plan
 from paceline.cli.reassign_requests import alter_moves, elect_leaders
 
 if TYPE_CHECKING:
     from paceline_client import Admin
+
+_MOST_NAMED: Final = 20
 
 
 @click.group()
@@ -118,7 +120,10 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, bo
             _carry_out(admin, found)
     _tell_moves(found, output, dry_run, f"off broker {broker_id}")
     if found.single:
-        click.echo(f"{len(found.single)} partitions have no other replica; reassign them to another broker", err=True)
+        named = [f"{topic}/{index}" for topic, index in sorted(found.single)]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        click.echo(f"without another replica, so that they stay: {', '.join(named[:_MOST_NAMED])}{more}", err=True)
+        click.echo(f"`paceline broker evacuate {broker_id}` copies them to other brokers", err=True)
     if found.stuck:
         raise SystemExit(NEGATIVE_VERDICT)
 
@@ -153,6 +158,93 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
     _tell_moves(found, output, dry_run, f"to broker {broker_id}")
     if found.stuck:
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+_throttle_option = click.option(
+    "--throttle", "bytes_per_second", type=LONG_COUNT, metavar="BYTES", help="limit of the copies, bytes per second"
+)
+_timeout_option = click.option("--timeout", "timeout_s", type=SECONDS, help="give up after so many seconds")
+
+
+@broker.command()
+@click.argument("broker_id", metavar="ID", type=BROKER_ID)
+@_throttle_option
+@_timeout_option
+@click.option("--dry-run", is_flag=True, help="print the plan of the moves without making them")
+@bootstrap_option
+def evacuate(
+    broker_id: int, bytes_per_second: int | None, timeout_s: float | None, dry_run: bool, bootstrap: str
+) -> None:
+    """Move every replica of every topic off a broker, which stays in the cluster; repeat the command to continue.
+
+    The other brokers get even shares, over racks. Topics created later may use the broker again; `broker remove` avoids
+    that. Exits with 3 when nothing moves any more: the lines name each partition and what it waits for.
+    """
+    with reported(), open_admin(bootstrap) as admin:
+        _empty(admin, broker_id, bytes_per_second, timeout_s, dry_run, is_removal=False)
+    if not dry_run:
+        click.echo(f"broker {broker_id} has no replicas")
+
+
+@broker.command()
+@click.argument("broker_id", metavar="ID", type=BROKER_ID)
+@_throttle_option
+@_timeout_option
+@click.option("--dry-run", is_flag=True, help="print the plan of the moves without making them")
+@click.option("--cancel", "is_cancelled", is_flag=True, help="take a removed broker back, or stop a removal")
+@click.option("--yes", is_flag=True, help="do not ask")
+@bootstrap_option
+def remove(
+    broker_id: int,
+    bytes_per_second: int | None,
+    timeout_s: float | None,
+    dry_run: bool,
+    is_cancelled: bool,
+    yes: bool,
+    bootstrap: str,
+) -> None:
+    """Remove a broker: move every replica off it, then mark it removed; repeat the command to continue.
+
+    From the start on it gets no new replicas. A removed broker unregisters and stays up, healthy and idle, until its
+    process is stopped for good or --cancel takes it back. Refused for the last live broker, and while another broker is
+    being removed. Exits with 3 when nothing moves any more: the lines name each partition and what it waits for.
+    """
+    from paceline.cli.broker_removal import cancel
+
+    with reported(), open_admin(bootstrap) as admin:
+        if is_cancelled:
+            moves = cancel(admin, broker_id)
+            click.echo(f"broker {broker_id} is not being removed; {moves} moves cancelled; it registers within seconds")
+            return
+        if not dry_run and not yes:
+            confirm(f"move every replica off broker {broker_id} and remove it?")
+        _empty(admin, broker_id, bytes_per_second, timeout_s, dry_run, is_removal=True)
+    if not dry_run:
+        click.echo(f"broker {broker_id} is removed; its process stays idle until it is stopped, --cancel takes it back")
+
+
+def _empty(
+    admin: "Admin",
+    broker_id: int,
+    bytes_per_second: int | None,
+    timeout_s: float | None,
+    dry_run: bool,
+    is_removal: bool,
+) -> None:
+    from paceline.cli import broker_removal
+
+    topics = admin.describe_topics(from_controller=True)
+    racks = {each.broker_id: each.rack for each in admin.describe_cluster().brokers}
+    refuse_unknown_broker(broker_id, list(racks), topics)
+    if dry_run:
+        click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks)), nl=False)
+        return
+    try:
+        work = broker_removal.remove if is_removal else broker_removal.evacuate
+        work(admin, broker_id, bytes_per_second, timeout_s)
+    except broker_removal.StuckEvacuationError as error:
+        click.echo(f"not finished; repeat the command when this is repaired:\n{error}", err=True)
+        raise SystemExit(NEGATIVE_VERDICT) from None
 
 
 @broker.command()

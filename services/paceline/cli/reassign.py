@@ -35,13 +35,15 @@ def reassign() -> None:
 
 
 @reassign.command()
-@click.option("--topic", "topics", multiple=True, required=True, help="topic to place; may be repeated")
+@click.option("--topic", "topics", multiple=True, help="topic to place; may be repeated")
+@click.option("--all-topics", is_flag=True, help="place every topic, internal topics, too")
 @click.option("--brokers", help="brokers to use, such as 1,2,4 [default: every live broker]")
 @click.option("--replication-factor", type=COUNT, help="replicas per partition [default: the present number]")
 @click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
 @bootstrap_option
 def plan(
     topics: tuple[str, ...],
+    all_topics: bool,
     brokers: str | None,
     replication_factor: int | None,
     plan_file: Path | None,
@@ -51,10 +53,12 @@ def plan(
 
     A replica stays unless its broker is not in --brokers, has more than its share, or its rack has too many replicas.
     """
+    if bool(topics) == all_topics:
+        raise click.UsageError("give either --topic or --all-topics")
     with reported():
         with open_admin(bootstrap) as admin:
             racks = _racks(admin, brokers)
-            current = _placement(admin, topics)
+            current = _placement(admin, topics or admin.list_topics())
         moves = differences(current, plan_moves(current, racks, replication_factor))
         text = encode_plan(moves)
         if plan_file is None:

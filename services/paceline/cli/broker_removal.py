@@ -1,0 +1,175 @@
+"""`paceline broker evacuate` and `broker remove`: move every replica off a broker, then mark it removed.
+
+Repeating the command continues: it looks only at what is left. Which moves are started is decided by pure functions.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from paceline.cli.reassign_plan import Partition, differences, plan_moves
+from paceline.cli.reassign_requests import alter_moves, list_moves
+from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
+from paceline.model.broker_dynamic_config import REMOVAL, REMOVED, REMOVING
+from paceline.operations.reassign_progress import Progress, measure
+
+if TYPE_CHECKING:
+    from paceline_client import Admin, Reassignment, TopicDescription
+
+STUCK_S: Final = 20.0
+"""Time without any progress, while moves are stuck, after which the command gives up."""
+_AGAIN_S: Final = 1.0
+
+
+class StuckEvacuationError(Exception):
+    """Some partitions cannot be moved; the message has one line for each reason."""
+
+
+def place_elsewhere(
+    topics: "Iterable[TopicDescription]",
+    broker_id: int,
+    racks: Mapping[int, str],
+    running: "Iterable[Reassignment]" = (),
+) -> dict[Partition, tuple[int, ...]]:
+    """Return new replicas for the partitions of a broker that do not leave it yet, even by count; no other moves.
+
+    A running move to a broker that has died gets another target.
+
+    Args:
+        topics: all topics, since the replicas of the others count, too.
+        broker_id: the broker to empty.
+        racks: live brokers with their rack.
+        running: all running moves.
+
+    Raises:
+        ValueError: too few brokers are left for the replicas of a partition.
+    """
+    moves = {tuple(move.topic_partition): move for move in running}
+    current: dict[Partition, tuple[int, ...]] = {}
+    for topic in topics:
+        for one in topic.partitions:
+            move = moves.get((topic.name, one.partition))
+            present = one.replicas
+            if move is not None and move.target and set(move.target) <= racks.keys():
+                present = move.target
+            elif move is not None:
+                present = tuple(broker for broker in one.replicas if broker not in move.adding)
+            current[topic.name, one.partition] = present
+    others = {broker: rack for broker, rack in racks.items() if broker != broker_id}
+    held = {where for where, replicas in current.items() if broker_id in replicas}
+    most, where = max(((len(current[one]), one) for one in held), default=(0, ("", 0)))
+    if most > len(others):
+        raise ValueError(
+            f"{where[0]}/{where[1]} has {most} replicas, but only {len(others)} live brokers are left without broker "
+            f"{broker_id}: start another broker, or lower the number of replicas with `paceline reassign plan --topic "
+            f"{where[0]} --replication-factor {max(len(others), 1)}`"
+        )
+    # A partition with more replicas than brokers, elsewhere, must not stop this plan.
+    fitting = {where: replicas for where, replicas in current.items() if len(replicas) <= len(others)}
+    planned = differences(fitting, plan_moves(fitting, others)) if others else {}
+    return {where: target for where, target in planned.items() if where in held}
+
+
+def mark(admin: "Admin", broker_id: int, state: str | None) -> None:
+    """Set or delete the mark of a removal; the controller refuses the last broker, and two removals at once."""
+    admin.alter_broker_configs({broker_id: {REMOVAL: state}})
+
+
+def cancel(admin: "Admin", broker_id: int) -> int:
+    """Delete the mark and cancel the moves off the broker; return the number of cancelled moves."""
+    mark(admin, broker_id, None)
+    leaving = [move.topic_partition for move in list_moves(admin) if broker_id in move.removing]
+    results = alter_moves(admin, dict.fromkeys(leaving)) if leaving else []
+    return sum(result.error is None for result in results)
+
+
+def remove(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None) -> None:
+    """Mark a broker as being removed, empty it, and mark it as removed; the broker then unregisters.
+
+    Raises:
+        StuckEvacuationError, InvalidConfigError, ValueError: see `evacuate` and `mark`; the mark `removing` stays.
+    """
+    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, _racks(admin))
+    mark(admin, broker_id, REMOVING)
+    evacuate(admin, broker_id, bytes_per_second, timeout_s)
+    mark(admin, broker_id, REMOVED)
+
+
+def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None) -> None:
+    """Move every replica off a broker and wait until none is left.
+
+    Args:
+        admin: a client.
+        broker_id: the broker; it may be dead if all its partitions have other replicas in sync.
+        bytes_per_second: limit of the copies per broker and direction; None sets no limit.
+        timeout_s: longest wait; None waits as long as there is progress.
+
+    Raises:
+        StuckEvacuationError: the wait is over, or nothing has moved for `STUCK_S` and the moves are stuck.
+        ValueError: too few brokers are left.
+    """
+    began = moved_s = time.monotonic()
+    progress, shown = Progress(), ""
+    before: tuple[int, int | None] | None = None
+    involved: dict[Partition, set[int]] = {}
+    while True:
+        topics = admin.describe_topics(from_controller=True)
+        held = _held(topics, broker_id)
+        if not held:
+            break
+        every = list_moves(admin)
+        running = [move for move in every if tuple(move.topic_partition) in held]
+        started = place_elsewhere(topics, broker_id, _racks(admin), every)
+        for where, target in started.items():
+            involved.setdefault(where, set(held[where])).update(target)
+        if started and bytes_per_second is not None:
+            set_throttle(admin, plan_throttle(held, started), bytes_per_second)
+        refused = {
+            (result.topic_partition[0], result.topic_partition[1]): str(result.error)
+            for result in (alter_moves(admin, started) if started else [])
+            if result.error is not None
+        }
+        speeds = measure(admin, running, progress, time.monotonic())
+        left = [speed.bytes_left for speed in speeds.values()]
+        size = None if None in left else sum(one or 0 for one in left)
+        now = time.monotonic()
+        if (len(held), size) != before:
+            before, moved_s = (len(held), size), now
+        text = f"{len(held)} partitions are left on broker {broker_id}"
+        text += "" if not size else f", {size:,} bytes to copy"
+        if text != shown:
+            click.echo(text, err=True)
+            shown = text
+        reasons = _reasons(running, refused)
+        is_over = timeout_s is not None and now - began > timeout_s
+        if is_over or (reasons and now - moved_s > STUCK_S):
+            raise StuckEvacuationError("\n".join(reasons or [text]))
+        time.sleep(_AGAIN_S)
+    if bytes_per_second is not None and not list_moves(admin):
+        lift_throttle(
+            admin, [topic for topic, _ in involved], {one for brokers in involved.values() for one in brokers}
+        )
+
+
+def _held(topics: "Sequence[TopicDescription]", broker_id: int) -> dict[Partition, tuple[int, ...]]:
+    return {
+        (topic.name, one.partition): one.replicas
+        for topic in topics
+        for one in topic.partitions
+        if broker_id in one.replicas
+    }
+
+
+def _racks(admin: "Admin") -> dict[int, str]:
+    return {broker.broker_id: broker.rack for broker in admin.describe_cluster().brokers}
+
+
+def _reasons(running: "Iterable[Reassignment]", refused: Mapping[Partition, str]) -> list[str]:
+    found = [f"{topic}/{index}: {reason}" for (topic, index), reason in sorted(refused.items())]
+    for move in running:
+        if move.is_stuck:
+            topic, index = move.topic_partition
+            found.append(f"{topic}/{index}: {'; '.join(each.message for each in move.waiting_for)}")
+    return found
