@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
             "paceline_client",
             "log",
         }
-        | {"operations", "broker.groups.records", "broker.groups.offsets_topic"},
+        | {"operations", "runtime.doctor", "broker.groups.records", "broker.groups.offsets_topic"},
         True,
     ),
 }

@@ -17,6 +17,7 @@ _COMMANDS = {
     "reassign": ("paceline.cli.reassign", "reassign", "move partitions to other brokers"),
     "cluster": ("paceline.cli.cluster", "cluster", "show what is wrong in the cluster; brokers, active controller"),
     "broker": ("paceline.cli.broker", "broker", "show partitions and disks of brokers; drain, empty and remove them"),
+    "doctor": ("paceline.cli.doctor", "doctor", "check a broker or controller before it serves"),
     "controller": ("paceline.cli.controller", "controller", "show the active controller"),
     "produce": ("paceline.cli.produce", "produce", "write lines of stdin to a topic"),
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),

@@ -37,6 +37,7 @@ class FindingKind(StrEnum):
 
     LOST = "lost"
     DEPOSED_CONTROLLER = "deposed-controller"
+    CONTROLLER_EPOCH = "controller-epoch"
     ELECTED_FROM_OUTSIDE = "elected-from-outside"
     NO_LEADER = "no-leader"
     LEADER_SILENT = "leader-silent"

@@ -180,29 +180,3 @@ def test_a_short_disturbance_is_no_finding() -> None:
     moved = broker(1, zookeeper_state="disconnected", zookeeper_state_ms=500)
     waiting = broker(2, peers=(NodePeer("leader", 1, "b1:1", 400),))
     assert not is_wrong(judge(cluster(moved, waiting, events=(shrunk(9), shrunk(9), shrunk(8))), NOW_MS))
-
-
-@pytest.mark.parametrize(
-    ("end", "mark", "since_ms", "symptom"),
-    [
-        (90, 90, None, "has lost 10 records that it had acknowledged to acks=all"),
-        (100, 90, NOW_MS - 5_000, "hides 10 records that it has acknowledged to acks=all from readers"),
-        (100, 90, NOW_MS - 100, None),
-        (100, 100, NOW_MS - 5_000, None),
-    ],
-)
-def test_acknowledged_records_above_the_high_watermark_are_named(
-    end: int, mark: int, since_ms: int | None, symptom: str | None
-) -> None:
-    replicas = tuple(ReplicaFacts(broker_id=one, log_end_offset=end, high_watermark=mark) for one in (1, 2))
-    facts = partition(
-        replicas=replicas, acknowledged_offset=100, acknowledged_before_offset=100, high_watermark_since_ms=since_ms,
-        brokers=(),
-    )  # fmt: skip
-    found = [one for one in judge(cluster(partitions=(facts,)), NOW_MS) if one.kind is FindingKind.ACKNOWLEDGED_ABOVE]
-    assert [one.symptom for one in found] == ([symptom] if symptom else [])
-
-
-def test_a_controller_epoch_that_falls_is_named_for_a_partition() -> None:
-    found = judge(cluster(partitions=(partition(highest_controller_epoch=4, isr=(1, 2, 3)),)), NOW_MS)
-    assert FindingKind.CONTROLLER_EPOCH in [one.kind for one in found]
