@@ -1,8 +1,9 @@
-"""`paceline cluster`: brokers and the active controller, and how the whole cluster is."""
+"""`paceline cluster`: brokers and the active controller, what is wrong in the cluster, and its metadata as a file."""
 
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -101,3 +102,38 @@ def _print_page(found: "list[Finding]") -> None:
         for label, text in (("cause", finding.cause), ("next", finding.next_command)):
             if text:
                 click.echo(printable(f"    {label}: {text}"))
+
+
+@cluster.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@bootstrap_option
+def export_metadata(file: Path, bootstrap: str) -> None:
+    """Write the cluster's metadata into a new FILE: topics with ids, assignments and settings, and broker settings.
+
+    The file has no records, leaders or epochs. `paceline pipeline ingest` copies the records of topics.
+    """
+    with reported():
+        from paceline.cli.cluster_export import export_cluster, write_new
+
+        with open_admin(bootstrap) as admin:
+            found = export_cluster(admin)
+        write_new(file, found)
+        click.echo(f"exported {len(found['topics'])} topics of cluster {found['cluster_id']} to {file}")
+
+
+@cluster.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--any-brokers", is_flag=True, help="let the controller place the replicas")
+@click.option("--dry-run", is_flag=True, help="check without changing anything")
+@bootstrap_option
+def import_metadata(file: Path, any_brokers: bool, dry_run: bool, bootstrap: str) -> None:
+    """Create the topics and settings of an exported FILE in an empty cluster; topics get new ids.
+
+    Refused for a cluster that has topics. Everything is checked before the first change.
+    """
+    with reported():
+        from paceline.cli.cluster_export import import_cluster
+
+        with open_admin(bootstrap) as admin:
+            names = import_cluster(admin, file.read_text(encoding="utf-8"), any_brokers, dry_run)
+        click.echo(f"{'would create' if dry_run else 'created'} {len(names)} topics")
