@@ -13,11 +13,18 @@ from paceline.console.service.cluster import Cluster
 from paceline.console.service.collector import Collector
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import LiveSource
+from paceline.findings.explain import Finding, FindingKind, Severity
 from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.errors import BootstrapError
 from tests.unit.console.metadata import MARKUP, cluster, topics
 
+HEALTH = [
+    Finding(
+        "broker 2", Severity.CRITICAL, FindingKind.DISK, f"refuses requests for {MARKUP}", "it is full", "make room"
+    ),
+    Finding("a/0", Severity.WARNING, FindingKind.TAIL, "is in the table of partitions"),
+]
 JSON = {"accept": "application/json"}
 
 
@@ -90,6 +97,7 @@ def admin() -> FakeAdmin:
 @pytest.fixture
 def browser(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(Cluster, "controller_silences", lambda *_: {1: 5})
+    monkeypatch.setattr(Cluster, "health", lambda *_: HEALTH)
     monkeypatch.setattr(Collector, "start", lambda _: None)
     shown = Cluster("127.0.0.1:1")
     shown.admin.close()
@@ -118,6 +126,14 @@ def test_a_page_and_its_json_twin_have_the_same_rows(browser: TestClient, path: 
     for name in set(re.findall(r'data-panel="(\w+)"', page)) - {"facts"}:
         body = page.split(f'data-panel="{name}"')[1].split("</tbody>")[0].split("<tbody>")[1]
         assert body.count('<th scope="row">') == len(twin[name])
+
+
+def test_the_overview_begins_with_the_findings_about_processes(browser: TestClient) -> None:
+    (found,) = browser.get("/", headers=JSON).json()["findings"]
+    assert found["sentence"] == f"broker 2 refuses requests for {MARKUP}, because it is full."
+    page = browser.get("/").text
+    assert page.index("because it is full.") < page.index("brokers up")
+    assert "<code>make room</code>" in page and "is in the table of partitions" not in page
 
 
 def test_the_overview_leads_to_the_lens_of_a_partition(browser: TestClient) -> None:

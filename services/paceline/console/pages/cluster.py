@@ -64,6 +64,15 @@ def counts(topics: Sequence[Any]) -> Row:
     }
 
 
+def finding_rows(found: Sequence[Finding]) -> list[Row]:
+    """Return the findings about processes; those about single partitions are in the table of partitions."""
+    return [
+        picked(one, "kind next_command", severity=one.severity.name.lower(), sentence=f"{one.sentence}.")
+        for one in found
+        if "/" not in one.subject
+    ]
+
+
 def overview(cluster: Any, topics: Sequence[Any], found: Found, taken_ms: int, query: Query) -> Row:
     """Return the first page; ``cluster`` and ``topics`` are described as of ``taken_ms``, Unix time."""
     known = {broker for topic in topics for one in topic.partitions for broker in one.replicas}

@@ -13,6 +13,9 @@ import grpc
 
 from paceline.console.service.lags import Lags
 from paceline.console.values import Decoder
+from paceline.findings.cluster import judge
+from paceline.findings.explain import Finding
+from paceline.findings.service.gather_cluster import gather_cluster
 from paceline.model.errors import PacelineError, ThrottledError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.operations.reassign_progress import NO_SPEED, Progress, measure, move_row, throttled_brokers
@@ -172,6 +175,10 @@ class Cluster:
                     found[broker] = call.result()
         return found
 
+    def health(self) -> list[Finding]:
+        """Return the findings about the whole cluster, the worst first."""
+        return judge(gather_cluster(_open_quick_admin, self.bootstrap), int(time.time() * 1000))
+
     def start(self) -> None:
         """Start to sample the lag of groups."""
         self.lags.start()
@@ -185,3 +192,10 @@ class Cluster:
 def open_admin(bootstrap: str) -> Admin:
     """Return an `Admin` whose calls end within seconds."""
     return Admin(bootstrap, default_timeout_ms=CALL_MS, describe_timeout_ms=CALL_MS, connect_timeout_ms=CONNECT_MS)
+
+
+def _open_quick_admin(bootstrap: str) -> Admin:
+    """Return an `Admin` for `gather_cluster`, whose calls end within two seconds."""
+    return Admin(
+        bootstrap, describe_timeout_ms=CONNECT_MS, connect_timeout_ms=CONNECT_MS, controller_timeout_ms=CONNECT_MS
+    )

@@ -31,6 +31,7 @@ from paceline.operations.reassign_progress import sizes_of
 from paceline_client import Admin
 
 _DISKS_FRESH_S: Final = 5.0
+_HEALTH_FRESH_S: Final = 5.0
 _MOVES_FRESH_S: Final = 5.0
 """Shortest time over which the speed of a move is measured: a throttled follower fetches in bursts."""
 _MOST_EXPLAINED: Final = 50
@@ -124,7 +125,9 @@ class Screens:
     def _overview(self, request: Request) -> Shown:
         cluster, topics, taken_ms = self._metadata()
         found = self._findings(cluster_pages.worst_first(topics, request.query_params)[0])
-        return cluster_pages.overview(cluster, topics, found, taken_ms, request.query_params), self._source.trouble
+        health: Picture[list[Finding]] = self._get("health", self._cluster.health, _HEALTH_FRESH_S, [])
+        data = cluster_pages.overview(cluster, topics, found, taken_ms, request.query_params)
+        return data | {"findings": cluster_pages.finding_rows(health.value)}, self._source.trouble
 
     def _findings(self, shown: Sequence[tuple[Any, Any]]) -> dict[TopicPartition, Finding]:
         """Ask the brokers of the first partitions with a problem for the worst finding about each, if they answer."""
