@@ -103,6 +103,10 @@ def _expires(cluster: Cluster, minute: int) -> None:
     _rows("zk_session_events_total", {("expired",): 1.0 + minute // 2})(cluster, minute)
 
 
+def _lags(cluster: Cluster, minute: int) -> None:
+    _rows("group_lag_records", {("g",): 20_000.0 + 1_000 * minute, ("slow but steady",): 30_000.0})(cluster, minute)
+
+
 def _unclean(cluster: Cluster, minute: int) -> None:
     if minute == FAULTY_MIN - 2:
         cluster["controller-1"].metrics.leader_elections.labels("unclean", "session").inc()
@@ -146,6 +150,7 @@ FAULTS: list[tuple[str, Fault]] = [
     ("PacelineFlapping", _restarts),
     ("PacelineFlapping", _shrinks),
     ("PacelineFlapping", _expires),
+    ("PacelineGroupLags", _lags),
     ("PacelineStuckReassignment", _gauge("stuck_reassignments", 1, "controller-1")),
     ("PacelineClockDiffers", _clock),
     ("PacelinePeerUnreachable", _node(peers=(NodePeer("leader", 2, "b:1", 40_000),))),

@@ -139,4 +139,27 @@ def label_families_of(manager: ReplicaManager, limit: int) -> defaultdict[str, R
     return found
 
 
+def group_lags_of(manager: ReplicaManager, groups: GroupCoordinator, limit: int) -> Rows:
+    """Return how many committed records each group coordinated here has not read yet, by group.
+
+    Only groups all of whose partitions have a replica here have a series: the ends of others are not known. Together
+    the groups have at most ``limit`` partitions.
+    """
+    found: Rows = {}
+    for group in groups.storage.loaded_groups():
+        limit -= len(group.offsets)
+        if limit < 0:
+            break
+        lag = 0
+        for topic_partition, committed in group.offsets.items():
+            partition = manager.hosted.online.get(topic_partition)
+            if partition is None or partition.log is None:
+                break
+            lag += max(0, partition.log.high_watermark - committed.value.offset)
+        else:
+            if group.offsets:
+                found[(group.group_id,)] = lag
+    return found
+
+
 _TOPIC_NUMBERS: Final = tuple(field.name for field in fields(Traffic))

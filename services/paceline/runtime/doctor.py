@@ -153,7 +153,7 @@ def _zookeeper(hosts: str) -> Iterator[Check]:
 
 def _certificates(role: str, settings: LoadedSettings[Any]) -> Iterator[Check]:
     try:
-        security = open_transport_security(settings.security)
+        security = open_transport_security(settings.security, Role(role))
         node_id = settings.keys.broker_id if role == "broker" else settings.keys.controller_id
         if node_id >= 0:
             security.check_node(Role(role), node_id)

@@ -79,6 +79,7 @@ FAMILIES: Final = {
     "controller_broker_queue_size": (("broker",), "Unanswered control requests of a broker"),
     "controller_broker_requests_total": (("broker",), "Control requests sent to a broker"),
     "controller_broker_queue_seconds_total": (("broker",), "Time that control requests to a broker waited unsent"),
+    "group_lag_records": (("group",), "Committed records that a group coordinated here has not read yet"),
     "groups": (("state",), "Consumer groups coordinated here, by state"),
     "group_limit_used": (("limit",), "Use of a limit by the group that uses most of it, in the unit of the setting"),
     "zk_session_state": (("state",), "1 for the present state of the ZooKeeper session"),

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from paceline import __version__
 from paceline.broker.membership.broker_configs import read_broker_config
 from paceline.broker.membership.topic_configs import read_known_settings
-from paceline.broker.metrics import label_families_of
+from paceline.broker.metrics import group_lags_of, label_families_of
 from paceline.broker.node import BrokerNode
 from paceline.broker.service.broker_id import broker_id_of
 from paceline.broker.service.node_handle import NodeHandle
@@ -366,6 +366,7 @@ class BrokerProcess(NodeProcess):
             **label_families_of(node.replica_manager, limit),
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
             **node_families(self.describe_node()),
+            "group_lag_records": group_lags_of(node.replica_manager, node.groups, limit),
             "groups": groups.by_state,
             "group_limit_used": groups.largest,
         }

@@ -1,7 +1,11 @@
 """Metrics of the group coordinator."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+from paceline.broker.metrics import group_lags_of
+from paceline.model.identifiers import TopicPartition
 from tests.support.group_cluster import CONFIG, GroupCluster
 
 
@@ -48,3 +52,20 @@ def test_expired_offsets_are_counted() -> None:
     cluster.commit(7)
     cluster.time.run_for(3_000)
     assert cluster.coordinator.metrics.offset_expirations == 1 and cluster.coordinator.numbers().offsets == 0
+
+
+def test_the_lag_of_a_group_counts_committed_records_and_needs_every_partition_here() -> None:
+    def hosted(high_watermark: int) -> SimpleNamespace:
+        return SimpleNamespace(log=SimpleNamespace(high_watermark=high_watermark))
+
+    def group(name: str, **offsets: int) -> SimpleNamespace:
+        committed = {TopicPartition(topic, 0): SimpleNamespace(value=SimpleNamespace(offset=offset))
+                     for topic, offset in offsets.items()}  # fmt: skip
+        return SimpleNamespace(group_id=name, offsets=committed)
+
+    online = {TopicPartition("a", 0): hosted(10), TopicPartition("b", 0): hosted(5)}
+    manager: Any = SimpleNamespace(hosted=SimpleNamespace(online=online))
+    listed = [group("g", a=7, b=9), group("elsewhere", a=1, c=1), group("none"), group("later", a=0)]
+    groups: Any = SimpleNamespace(storage=SimpleNamespace(loaded_groups=lambda: listed))
+    assert group_lags_of(manager, groups, 100) == {("g",): 3, ("later",): 10}
+    assert group_lags_of(manager, groups, 4) == {("g",): 3}
