@@ -234,7 +234,7 @@ def _empty(
     from paceline.cli import broker_removal
 
     topics = admin.describe_topics(from_controller=True)
-    racks = {each.broker_id: each.rack for each in admin.describe_cluster().brokers}
+    racks = broker_removal.racks_of(admin)
     refuse_unknown_broker(broker_id, list(racks), topics)
     if dry_run:
         click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks)), nl=False)

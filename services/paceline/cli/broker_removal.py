@@ -91,7 +91,7 @@ def remove(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout
     Raises:
         StuckEvacuationError, InvalidConfigError, ValueError: see `evacuate` and `mark`; the mark `removing` stays.
     """
-    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, _racks(admin))
+    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, racks_of(admin))
     mark(admin, broker_id, REMOVING)
     evacuate(admin, broker_id, bytes_per_second, timeout_s)
     mark(admin, broker_id, REMOVED)
@@ -113,7 +113,7 @@ def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeo
     began = moved_s = time.monotonic()
     progress, shown = Progress(), ""
     before: tuple[int, int | None] | None = None
-    involved: dict[Partition, set[int]] = {}
+    moved_topics: set[str] = set()
     while True:
         topics = admin.describe_topics(from_controller=True)
         held = _held(topics, broker_id)
@@ -121,9 +121,8 @@ def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeo
             break
         every = list_moves(admin)
         running = [move for move in every if tuple(move.topic_partition) in held]
-        started = place_elsewhere(topics, broker_id, _racks(admin), every)
-        for where, target in started.items():
-            involved.setdefault(where, set(held[where])).update(target)
+        started = place_elsewhere(topics, broker_id, racks_of(admin), every)
+        moved_topics.update(topic for topic, _ in started)
         if started and bytes_per_second is not None:
             set_throttle(admin, plan_throttle(held, started), bytes_per_second)
         refused = {
@@ -148,9 +147,7 @@ def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeo
             raise StuckEvacuationError("\n".join(reasons or [text]))
         time.sleep(_AGAIN_S)
     if bytes_per_second is not None and not list_moves(admin):
-        lift_throttle(
-            admin, [topic for topic, _ in involved], {one for brokers in involved.values() for one in brokers}
-        )
+        lift_throttle(admin, sorted(moved_topics), [broker_id, *racks_of(admin)])
 
 
 def _held(topics: "Sequence[TopicDescription]", broker_id: int) -> dict[Partition, tuple[int, ...]]:
@@ -162,7 +159,8 @@ def _held(topics: "Sequence[TopicDescription]", broker_id: int) -> dict[Partitio
     }
 
 
-def _racks(admin: "Admin") -> dict[int, str]:
+def racks_of(admin: "Admin") -> dict[int, str]:
+    """Return the live brokers with their racks."""
     return {broker.broker_id: broker.rack for broker in admin.describe_cluster().brokers}
 
 

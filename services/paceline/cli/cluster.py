@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli.active_controller import find_controller_problem
-from paceline.cli.connection import CONNECT_MS, bootstrap_option, open_admin
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import reported
 from paceline.cli.numbers import SECONDS
@@ -17,7 +17,6 @@ from paceline.cli.output import output_option, printable, show
 
 if TYPE_CHECKING:
     from paceline.findings.explain import Finding
-    from paceline_client import Admin
 
 _AGAIN_S: Final = 1.0
 
@@ -69,8 +68,6 @@ def health(wait: bool, timeout_s: float, output: str, bootstrap: str) -> None:
         rows = [_finding_row(one) for one in found]
         if output == "table":
             _print_page(found)
-        elif output == "json":
-            click.echo(json.dumps(rows, indent=2))
         else:
             show(rows, output)
     if is_wrong(found):
@@ -81,15 +78,7 @@ def _findings(bootstrap: str) -> "list[Finding]":
     from paceline.findings.cluster import judge
     from paceline.findings.service.gather_cluster import gather_cluster
 
-    return judge(gather_cluster(_quick_admin, bootstrap), time.time_ns() // 1_000_000)
-
-
-def _quick_admin(addresses: str) -> "Admin":
-    from paceline_client import Admin
-
-    return Admin(
-        addresses, describe_timeout_ms=CONNECT_MS, connect_timeout_ms=CONNECT_MS, controller_timeout_ms=CONNECT_MS
-    )
+    return judge(gather_cluster(bootstrap), time.time_ns() // 1_000_000)
 
 
 def _finding_row(finding: "Finding") -> dict[str, Any]:
@@ -113,11 +102,12 @@ def export_metadata(file: Path, bootstrap: str) -> None:
     The file has no records, leaders or epochs. `paceline pipeline ingest` copies the records of topics.
     """
     with reported():
-        from paceline.cli.cluster_export import export_cluster, write_new
+        from paceline.cli.cluster_export import export_cluster
 
         with open_admin(bootstrap) as admin:
             found = export_cluster(admin)
-        write_new(file, found)
+        with file.open("x", encoding="utf-8") as new:
+            new.write(json.dumps(found, indent=1) + "\n")
         click.echo(f"exported {len(found['topics'])} topics of cluster {found['cluster_id']} to {file}")
 
 

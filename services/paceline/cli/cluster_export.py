@@ -6,7 +6,6 @@ replicas or epochs, which belong to records that the file does not have.
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.model.admin import NewTopic
@@ -88,16 +87,6 @@ def import_cluster(admin: "Admin", text: str, any_brokers: bool, dry_run: bool) 
     if topics:
         admin.create_topics(topics)
     return [topic.name for topic in topics]
-
-
-def write_new(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an export to a file that must not exist.
-
-    Raises:
-        FileExistsError: the file exists.
-    """
-    with path.open("x", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=1) + "\n")
 
 
 def parse_export(text: str) -> dict[str, Any]:

@@ -185,8 +185,8 @@ def _controllers(facts: ClusterFacts, _now_ms: int) -> _Found:
         symptom = f"has {facts.office.queue_size} events in its queue"
         yield Finding(active.name, Severity.WARNING, FindingKind.CONTROLLER_BUSY, symptom, None, command)
     if not facts.office.standbys:
-        symptom = "has no standby: nobody takes over when it fails"
-        yield Finding(active.name, Severity.NOTE, FindingKind.NO_STANDBY, symptom.replace("nobody", "no process"))
+        symptom = "has no standby: no process takes over when it fails"
+        yield Finding(active.name, Severity.NOTE, FindingKind.NO_STANDBY, symptom)
 
 
 def _dead_brokers(facts: ClusterFacts, now_ms: int) -> _Found:

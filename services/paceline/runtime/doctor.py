@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from paceline.model.identity import Role
+from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.runtime.lifecycle import StartupError
 from paceline.runtime.node_identity import certificates_in_use, open_transport_security
 from paceline.runtime.settings import (
@@ -158,10 +159,7 @@ def _certificates(role: str, settings: LoadedSettings[Any]) -> Iterator[Check]:
         if node_id >= 0:
             security.check_node(Role(role), node_id)
         found = certificates_in_use(security)
-    except StartupError as failure:
-        yield Check("certificates", "wrong", str(failure))
-        return
-    except Exception as failure:  # such as the certificate of another node, whose message says so
+    except (StartupError, CertificateFilesError) as failure:
         yield Check("certificates", "wrong", str(failure))
         return
     now = datetime.datetime.now(datetime.UTC)

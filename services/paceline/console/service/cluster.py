@@ -177,7 +177,7 @@ class Cluster:
 
     def health(self) -> list[Finding]:
         """Return the findings about the whole cluster, the worst first."""
-        return judge(gather_cluster(_open_quick_admin, self.bootstrap), int(time.time() * 1000))
+        return judge(gather_cluster(self.bootstrap), int(time.time() * 1000))
 
     def start(self) -> None:
         """Start to sample the lag of groups."""
@@ -192,10 +192,3 @@ class Cluster:
 def open_admin(bootstrap: str) -> Admin:
     """Return an `Admin` whose calls end within seconds."""
     return Admin(bootstrap, default_timeout_ms=CALL_MS, describe_timeout_ms=CALL_MS, connect_timeout_ms=CONNECT_MS)
-
-
-def _open_quick_admin(bootstrap: str) -> Admin:
-    """Return an `Admin` for `gather_cluster`, whose calls end within two seconds."""
-    return Admin(
-        bootstrap, describe_timeout_ms=CONNECT_MS, connect_timeout_ms=CONNECT_MS, controller_timeout_ms=CONNECT_MS
-    )

@@ -4,21 +4,22 @@ All processes are asked at the same time. Only partitions that are not whole are
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.findings.cluster import FLAPPING_MS, ClusterFacts, NodeFacts
-from paceline.findings.facts import BrokerFacts, PartitionFacts, ReplicaFacts
-from paceline.findings.service.gather import gather
+from paceline.findings.facts import PartitionFacts
+from paceline.findings.service.gather import Answers, facts_of, gather
 from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline.model.state_change import StateChange, StateChangeKind
+from paceline_client import Admin
 from paceline_client.addresses import parse_bootstrap
 
 if TYPE_CHECKING:
-    from paceline_client import Admin, ClusterDescription, TopicDescription
+    from paceline_client import ClusterDescription, TopicDescription
 
 ANSWER_MS: Final = 1_500
 """Longest wait for a process; a healthy one answers in milliseconds."""
@@ -34,12 +35,10 @@ _KINDS: Final = (
 _NO_ANSWER: Final[dict[str, Any]] = {"error": f"no answer within {ANSWER_MS} ms", "timed_out": True}
 
 
-def gather_cluster(open_admin: "Callable[[str], Admin]", bootstrap: str) -> ClusterFacts:
+def gather_cluster(bootstrap: str) -> ClusterFacts:
     """Return the facts about a cluster, after at most about five seconds; a process that does not answer is a fact.
 
-    Args:
-        open_admin: returns a client for addresses; its calls must end within two seconds.
-        bootstrap: addresses of brokers or controllers.
+    ``bootstrap`` has addresses of brokers or controllers.
 
     Raises:
         InvalidRequestError: the addresses cannot be parsed.
@@ -53,7 +52,7 @@ def gather_cluster(open_admin: "Callable[[str], Admin]", bootstrap: str) -> Clus
         """Ask processes for their descriptions and for the cluster; those that fail have no cluster."""
         calls, views = {}, {}
         for address in wanted:
-            admin = open_admin(address)
+            admin = _open_admin(address)
             admins.append(admin)
             calls[address] = threads.submit(_node, admin, address)
             views[address] = threads.submit(admin.describe_cluster, ANSWER_MS)
@@ -81,14 +80,20 @@ def gather_cluster(open_admin: "Callable[[str], Admin]", bootstrap: str) -> Clus
         if not answering:
             return facts
         active = [one.address for one in facts.nodes if one.node is not None and one.node.active_controller]
-        return _with_partitions(facts, newest, open_admin, admins, threads, [*active, *answering], deadline)
+        return _with_partitions(facts, newest, admins, threads, [*active, *answering], deadline)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for admin in admins:
             admin.close()
 
 
-def _node(admin: "Admin", address: str) -> NodeFacts:
+def _open_admin(addresses: str) -> Admin:
+    return Admin(
+        addresses, describe_timeout_ms=ANSWER_MS, connect_timeout_ms=ANSWER_MS, controller_timeout_ms=ANSWER_MS
+    )
+
+
+def _node(admin: Admin, address: str) -> NodeFacts:
     """Ask a process for its description."""
     began_s = time.time()
     try:
@@ -116,14 +121,13 @@ def _named(views: "Iterable[ClusterDescription]") -> dict[str, tuple[str, int]]:
 def _with_partitions(
     facts: ClusterFacts,
     cluster: "ClusterDescription | None",
-    open_admin: "Callable[[str], Admin]",
-    admins: "list[Admin]",
+    admins: list[Admin],
     threads: ThreadPoolExecutor,
     addresses: list[str],
     deadline: float,
 ) -> ClusterFacts:
     """Add the events, and the partitions that are not whole."""
-    admin = open_admin(",".join(dict.fromkeys(addresses)))
+    admin = _open_admin(",".join(dict.fromkeys(addresses)))
     admins.append(admin)
     since_ms = int(time.time() * 1000) - FLAPPING_MS
     events = {
@@ -162,23 +166,16 @@ def _from_metadata(
     topic: "TopicDescription", cluster: "ClusterDescription | None", silent: set[int | None]
 ) -> list[PartitionFacts]:
     """Return the facts about partitions whose brokers could not be asked in time."""
-    alive = set() if cluster is None else {one.broker_id for one in cluster.brokers}
-    return [
-        PartitionFacts(
-            topic=topic.name,
-            partition=one.partition,
-            leader=one.leader,
-            leader_epoch=one.leader_epoch,
-            controller=cluster.controller_id if cluster else None,
-            controller_epoch=cluster.controller_epoch if cluster else 0,
-            isr=one.isr,
-            replicas=tuple(ReplicaFacts(broker_id=b, online=b not in one.offline_replicas) for b in one.replicas),
-            brokers=tuple(
-                BrokerFacts(broker_id=b, alive=b in alive, answers=False if b in silent else None) for b in one.replicas
-            ),
-        )
-        for one in topic.partitions
-    ]
+    answers = Answers(
+        topic=topic,
+        alive=set() if cluster is None else {one.broker_id for one in cluster.brokers},
+        controller=None if cluster is None else cluster.controller_id,
+        controller_epoch=0 if cluster is None else cluster.controller_epoch,
+        hosts={},
+    )
+    found = [facts_of(answers, one) for one in topic.partitions]
+    asked = [[replace(b, answers=False if b.broker_id in silent else None) for b in one.brokers] for one in found]
+    return [replace(one, brokers=tuple(brokers)) for one, brokers in zip(found, asked, strict=True)]
 
 
 def _told(found: "Iterable[list[StateChange]]") -> tuple[StateChange, ...]:
