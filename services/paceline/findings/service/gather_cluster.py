@@ -63,12 +63,10 @@ def gather_cluster(bootstrap: str) -> ClusterFacts:
     try:
         given, views = asked(addresses)
         newest = max(views, key=lambda one: (one.controller_epoch, len(one.brokers)), default=None)
-        nodes = {(one.role, one.node_id or address): one for address, one in given.items()}
-        named = _named(views)
-        # An address of the operator that has not answered may be one that the cluster names.
-        others = {address: who for address, who in named.items() if who not in nodes}
-        answers = {one: given[one] for one in others if one in given}
-        answers |= asked(one for one in others if one not in given)[0]
+        nodes = {(one.role, address if one.node_id is None else one.node_id): one for address, one in given.items()}
+        # A process must answer at the address that the cluster names, also if it answers at that of the operator.
+        others = {} if newest is None else _named(newest)
+        answers = given | asked(one for one in others if one not in given)[0]
         for address, (role, node_id) in others.items():
             nodes.pop(("process", address), None)
             nodes[role, node_id] = replace(answers[address], role=role, node_id=node_id)
@@ -108,13 +106,11 @@ def _node(admin: Admin, address: str) -> NodeFacts:
     return NodeFacts(role=node.role, node_id=node.node_id, address=address, node=node, clock_ahead_ms=ahead_ms)
 
 
-def _named(views: "Iterable[ClusterDescription]") -> dict[str, tuple[str, int]]:
-    """Return the addresses that answers name, with role and id: live brokers and the active controller."""
-    found: dict[str, tuple[str, int]] = {}
-    for view in views:
-        found |= {broker.address: ("broker", broker.broker_id) for broker in view.brokers}
-        if view.controller_address and view.controller_id is not None:
-            found[view.controller_address] = ("controller", view.controller_id)
+def _named(view: "ClusterDescription") -> dict[str, tuple[str, int]]:
+    """Return the addresses that an answer names, with role and id: live brokers and the active controller."""
+    found = {broker.address: ("broker", broker.broker_id) for broker in view.brokers}
+    if view.controller_address and view.controller_id is not None:
+        found[view.controller_address] = ("controller", view.controller_id)
     return found
 
 
