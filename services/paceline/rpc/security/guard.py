@@ -15,8 +15,11 @@ from paceline.rpc.security.audit_log import DENIED, AuditLine
 from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
+PRINCIPAL_KEY: Final = "paceline-principal"
+"""Metadata in which a gateway names the client that it calls for."""
 _SPIFFE_ID: Final = "peer_spiffe_id"
 _MAX_KNOWN_CALLERS: Final = 1_000
+_MAX_PRINCIPAL: Final = 255
 NODE_LISTENERS: Final = frozenset({"CONTROL", "REPLICATION"})
 """Listeners whose callers are nodes of the cluster."""
 
@@ -32,6 +35,8 @@ class CallContext(Protocol):
     def auth_context(self) -> Any: ...
 
     def peer(self) -> str: ...
+
+    def invocation_metadata(self) -> Any: ...
 
 
 class Guard:
@@ -70,13 +75,15 @@ class Guard:
 
         Raises:
             ClusterAuthorizationError: the certificate is of another cluster, the caller has no required identity, its
-                role may not use the method, or the table of RPCs has no row for the method.
+                role may not use the method or name another principal, or the table of RPCs has no row for the method.
         """
         caller = self._anonymous
         if self._cluster is not None:
             caller = self._caller_of(method, context)
             if method.startswith(INTERNAL_PACKAGE):
                 self._check_role(method, caller, context)
+        if not method.startswith(INTERNAL_PACKAGE):
+            caller = self._named(method, caller, context)
         # A health check of a client does not make the client known on a listener of nodes.
         if self._cluster is None or caller.is_node or self._listener not in NODE_LISTENERS:
             self.known_peers.add(context.peer())
@@ -111,6 +118,23 @@ class Guard:
             raise self._denied(method, caller, context, "no access rule for this method")
         if identity is None or identity.role is not rule.role:
             raise self._denied(method, caller, context, f"only a {rule.role} may call this method")
+
+    def _named(self, method: str, caller: Caller, context: CallContext) -> Caller:
+        """Return the client that a gateway names as its caller; without a name, the caller itself.
+
+        The identity stays that of the gateway, so that lines of the audit log have both.
+        """
+        names = [value for key, value in context.invocation_metadata() or () if key == PRINCIPAL_KEY]
+        if not names:
+            return caller
+        if caller.identity is None or caller.identity.role is not Role.GATEWAY:
+            raise self._denied(method, caller, context, "only a gateway may name another principal")
+        name = names[0] if len(names) == 1 and isinstance(names[0], str) else ""
+        if not name.startswith("User:") or "/" in name or len(name) > _MAX_PRINCIPAL:
+            raise self._denied(method, caller, context, "a gateway may name one client, and no node or gateway")
+        if name in self._super_users:
+            raise self._denied(method, caller, context, f"a gateway may not name {name}, which is a super user")
+        return Caller(name, caller.identity)
 
     def _caller_of(self, method: str, context: CallContext) -> Caller:
         found = context.auth_context()

@@ -109,6 +109,7 @@ RPC_NEEDS: Final[Mapping[str, Row]] = {
         Operation.DESCRIBE, "topics", note="a list of all topics leaves out those without it"
     ),
     f"{_METADATA}DescribeReplicas": Row((Need(Operation.DESCRIBE, TOPIC),)),
+    f"{_METADATA}DescribeNode": _on_cluster(Operation.DESCRIBE),
     f"{_METADATA}WatchEvents": _on_cluster(
         Operation.DESCRIBE, note="events about topics without Describe are left out"
     ),

@@ -29,7 +29,8 @@ def no_call_remains() -> Iterator[None]:
 class Context:
     """A connection whose certificate has these URIs."""
 
-    def __init__(self, *uris: str, certificate: bool = True) -> None:
+    def __init__(self, *uris: str, certificate: bool = True, principals: tuple[str, ...] = ()) -> None:
+        self._metadata = [("user-agent", "test"), *(("paceline-principal", one) for one in principals)]
         self._context: dict[str, Any] = {"x509_pem_cert": [b"..."]} if certificate else {}
         if len(uris) == 1:  # gRPC leaves it out when there are several
             self._context["peer_spiffe_id"] = [uris[0].encode()]
@@ -40,9 +41,12 @@ class Context:
     def peer(self) -> str:
         return "ipv4:10.0.0.9:4711"
 
+    def invocation_metadata(self) -> Any:
+        return self._metadata
 
-def identity(path: str, cluster: str = CLUSTER) -> Context:
-    return Context(f"spiffe://{cluster}/{path}")
+
+def identity(path: str, *principals: str, cluster: str = CLUSTER) -> Context:
+    return Context(f"spiffe://{cluster}/{path}", principals=principals)
 
 
 def guard(lines: list[str] | None = None, **more: Any) -> Guard:
@@ -62,6 +66,41 @@ def test_caller_is_known_to_servicers_and_super_users_are_nodes_and_the_named() 
         for _ in range(2):  # the second time from the cache
             assert one.admit(PUBLIC, identity(path)).principal == principal
             assert (current_caller().principal, current_caller().is_super) == (principal, is_super)
+
+
+def test_a_gateway_calls_for_the_client_that_it_names() -> None:
+    lines: list[str] = []
+    one = guard(lines)
+    caller = one.admit(PUBLIC, identity("gateway/a", "User:alice"))
+    assert (caller.principal, caller.is_super, current_caller().principal) == ("User:alice", False, "User:alice")
+    assert caller.identity is not None and caller.identity.principal == "User:gateway/a"
+    assert one.admit(PUBLIC, identity("gateway/a")).principal == "User:gateway/a"
+
+
+@pytest.mark.parametrize(
+    ("path", "principals", "reason"),
+    [
+        ("client/guest", ("User:alice",), "only a gateway"),
+        ("client/admin", ("User:alice",), "only a gateway"),
+        ("broker/1", ("User:alice",), "only a gateway"),
+        ("gateway/a", ("User:admin",), "super user"),
+        ("gateway/a", ("User:broker/1",), "no node"),
+        ("gateway/a", ("User:gateway/b",), "no node"),
+        ("gateway/a", ("alice",), "one client"),
+        ("gateway/a", ("User:" + "a" * 300,), "one client"),
+        ("gateway/a", ("User:alice", "User:bob"), "one client"),
+    ],
+)
+def test_a_principal_that_may_not_be_named_is_refused(path: str, principals: tuple[str, ...], reason: str) -> None:
+    lines: list[str] = []
+    with pytest.raises(ClusterAuthorizationError, match=reason):
+        guard(lines).admit(PUBLIC, identity(path, *principals))
+    assert len(lines) == 1 and path in lines[0]
+
+
+def test_a_caller_without_a_certificate_may_name_no_principal() -> None:
+    with pytest.raises(ClusterAuthorizationError, match="only a gateway"):
+        Guard("CLIENT").admit(PUBLIC, Context(certificate=False, principals=("User:alice",)))
 
 
 def test_a_gateway_is_no_node_and_never_a_super_user() -> None:
