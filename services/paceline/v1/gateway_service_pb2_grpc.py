@@ -136,7 +136,8 @@ class GatewayServiceServicer(object):
 
     def Publish(self, request, context):
         """Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-        call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+        call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+        request as a whole is refused, for example because the topic does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

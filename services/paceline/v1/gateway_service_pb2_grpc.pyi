@@ -66,7 +66,8 @@ class GatewayServiceStub:
         paceline.v1.gateway_service_pb2.PublishResponse,
     ]
     """Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-    call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+    call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+    request as a whole is refused, for example because the topic does not exist.
     """
 
     PublishStream: grpc.StreamStreamMultiCallable[
@@ -165,7 +166,8 @@ class GatewayServiceAsyncStub:
         paceline.v1.gateway_service_pb2.PublishResponse,
     ]
     """Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-    call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+    call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+    request as a whole is refused, for example because the topic does not exist.
     """
 
     PublishStream: grpc.aio.StreamStreamMultiCallable[
@@ -266,7 +268,8 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.gateway_service_pb2.PublishResponse, collections.abc.Awaitable[paceline.v1.gateway_service_pb2.PublishResponse]]:
         """Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-        call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+        call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+        request as a whole is refused, for example because the topic does not exist.
         """
 
     @abc.abstractmethod

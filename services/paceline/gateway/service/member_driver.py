@@ -284,7 +284,7 @@ class MemberDriver(RebalanceListener):
         """End waits of the member, and commit."""
         next_commit = 0.0
         while True:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.5)
             self.member.tick(_now_ms())
             self._apply()
             now = time.monotonic()
@@ -331,6 +331,7 @@ class MemberDriver(RebalanceListener):
         return Consumer(
             self._connections,
             auto_offset_reset="latest" if latest else "earliest",
+            fetch_max_wait_ms=1_000,
             max_partition_fetch_bytes=256 * 1024,
             max_buffered_bytes=8 * 1024 * 1024,
             group_id=self.group or None,

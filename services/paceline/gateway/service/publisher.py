@@ -24,7 +24,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.gateway_service_pb2 import PublishRecord, PublishRequest, PublishResponse, PublishResult
 from paceline_client import Connections, Producer, ProducerFatalError
-from paceline_client.batch import ProducerBatch
+from paceline_client.batch import ProducerBatch, RecordFuture
 from paceline_client.codec import codec_named, finish, new_encoder, record_bytes
 from paceline_client.partitioner import key_hash
 
@@ -37,29 +37,34 @@ PARTITION_BYTES: Final = 8 * 1024 * 1024
 TOTAL_BYTES: Final = 64 * 1024 * 1024
 _DELIVERY_MS: Final = 30_000
 _METADATA_S: Final = 10.0
-_MAX_INT32: Final = 2**31 - 1
+_ANY: Final = -1
+_ANY_LARGE: Final = -2
+"""Lanes of small and large records without a key, between which there is no order."""
 
 
 class Path(Enum):
-    """The producer that sends a record."""
+    """The producer that sends a record; none for a record that is too large."""
 
     SMALL = auto()
     LARGE = auto()
     NUMBERED = auto()
+    REFUSED = auto()
 
 
 @dataclass(slots=True)
 class _Part:
-    """One record of a request, or all records of a request with a producer id."""
+    """The records of a request for one partition and path."""
 
     answer: "Answer"
-    index: int
-    record: PublishRecord | PublishRequest
-    size: int
+    lane: TopicPartition | int
     path: Path
     partition: int | None
-    lane: TopicPartition | int
+    records: list[tuple[int, PublishRecord | PublishRequest]] = field(default_factory=list)
+    """Each with its index in the request."""
+    size: int = 0
+    missing: int = 0
     batch: bytes | bytearray = b""
+    """With a producer id: the records as one batch, which has one result."""
 
 
 @dataclass(slots=True)
@@ -70,7 +75,8 @@ class Answer:
     done: "Callable[[Answer], None]"
     results: list[tuple[int, int] | PacelineError] = field(default_factory=list)
     missing: int = 0
-    size: int = 0
+    failure: PacelineError | None = None
+    """Why the request as a whole was refused."""
 
     def take(self, index: int, result: tuple[int, int] | PacelineError) -> None:
         """Store the result of a record."""
@@ -83,8 +89,10 @@ class Answer:
         """Return the answer.
 
         Raises:
-            PacelineError: the request has one record, which failed, or its producer id was refused.
+            PacelineError: the request was refused, or it has one record or one batch, which failed.
         """
+        if self.failure is not None:
+            raise self.failure
         results = self.results
         if not self.request.records or self.request.HasField("producer"):
             first = results[0]
@@ -112,8 +120,8 @@ class Publisher:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._producers: dict[Path, Producer] = {}
-        self._waiting: dict[ProducerBatch, list[tuple[int, PublishLane, _Part]]] = {}
-        self._bytes: dict[TopicPartition, int] = {}
+        self._waiting: dict[ProducerBatch, list[tuple[int, PublishLane, _Part, int]]] = {}
+        self._bytes: dict[TopicPartition | int, int] = {}
         self.total_bytes = 0
         """Bytes of records without a result."""
         self.published = 0
@@ -145,7 +153,7 @@ class Publisher:
                 self._connections,
                 enable_idempotence=not numbered,
                 max_in_flight=1 if numbered else 5,
-                linger_ms=1 if path is Path.SMALL else 0,
+                linger_ms=5 if path is Path.SMALL else 0,
                 max_record_bytes=MAX_RECORD_BYTES,
                 buffer_memory=2 * TOTAL_BYTES,
                 delivery_timeout_ms=_DELIVERY_MS,
@@ -156,41 +164,44 @@ class Publisher:
         return found
 
     def send(self, lane: "PublishLane", part: _Part) -> None:
-        """Send a part and deliver its result to its answer later."""
-        request = part.answer.request
-        try:
-            producer = self.producer(part.path)
-            if part.path is Path.NUMBERED:
-                assert part.partition is not None
-                sent = producer.send_batch(request.topic, part.partition, part.batch)
-            else:
-                record = part.record
-                headers = [(one.key, one.value if one.HasField("value") else None) for one in record.headers]
-                if record.message_id:
-                    headers.append((MESSAGE_ID, record.message_id.encode()))
-                sent = producer.send(
-                    request.topic,
-                    record.value if record.HasField("value") else None,
-                    record.key if record.HasField("key") else None,
-                    part.partition,
-                    headers,
-                    record.timestamp_ms if record.HasField("timestamp_ms") else None,
-                )
-        except PacelineError as error:
-            if isinstance(error, ProducerFatalError):
-                self._replace(part.path)
-            lane.finished(part, error)
-            return
-        tp = sent.batch.topic_partition
-        self._bytes[tp] = self._bytes.get(tp, 0) + part.size
-        self.total_bytes += part.size
-        waiting = self._waiting.get(sent.batch)
-        if waiting is None:
-            waiting = self._waiting[sent.batch] = []
-            sent.batch.when_resolved(self._wake)
-        waiting.append((sent.index, lane, part))
+        """Send a part and deliver its results to its answer later."""
+        part.missing = len(part.records)
+        for index, record in part.records:
+            try:
+                sent = self._send_one(part, record)
+            except PacelineError as error:
+                if isinstance(error, ProducerFatalError):
+                    self._replace(part.path)
+                lane.finished(part, index, error)
+                continue
+            waiting = self._waiting.get(sent.batch)
+            if waiting is None:
+                waiting = self._waiting[sent.batch] = []
+                sent.batch.when_resolved(self._wake)
+            waiting.append((sent.index, lane, part, index))
 
-    def is_crowded(self, topic_partition: TopicPartition) -> bool:
+    def _send_one(self, part: _Part, record: PublishRecord | PublishRequest) -> RecordFuture:
+        producer, topic = self.producer(part.path), part.answer.request.topic
+        if part.path is Path.NUMBERED:
+            assert part.partition is not None
+            return producer.send_batch(topic, part.partition, part.batch)
+        timestamp_ms = record.timestamp_ms if record.HasField("timestamp_ms") else None
+        return producer.send(topic, _value(record), _key(record), part.partition, _headers(record), timestamp_ms)
+
+    def accepted(self, part: _Part) -> None:
+        """Count the bytes of a part until it has its results."""
+        self._bytes[part.lane] = self._bytes.get(part.lane, 0) + part.size
+        self.total_bytes += part.size
+
+    def ended(self, part: _Part) -> None:
+        """Stop counting the bytes of a part."""
+        left = self._bytes.pop(part.lane) - part.size
+        if left:
+            self._bytes[part.lane] = left
+        self.total_bytes -= part.size
+        self._has_room.set()
+
+    def is_crowded(self, topic_partition: TopicPartition | int) -> bool:
         """Whether too many bytes of a partition have no result, for example because it has no leader."""
         return self._bytes.get(topic_partition, 0) >= PARTITION_BYTES
 
@@ -220,23 +231,13 @@ class Publisher:
             self._loop.call_soon_threadsafe(self._settle, batch)
 
     def _settle(self, batch: ProducerBatch) -> None:
-        tp = batch.topic_partition
         error = None if batch.error is None else public_publish_error(batch.error)
-        size = 0
-        base = batch.base_offset or 0
-        parts = self._waiting.pop(batch)
-        for index, lane, part in parts:
-            size += part.size
-            lane.finished(part, (tp.partition, base + index) if error is None else error)
+        partition, base = batch.topic_partition.partition, batch.base_offset or 0
+        waiting = self._waiting.pop(batch)
+        for place, lane, part, index in waiting:
+            lane.finished(part, index, (partition, base + place) if error is None else error)
         if error is None:
-            self.published += len(parts)
-        left = self._bytes[tp] - size
-        if left:
-            self._bytes[tp] = left
-        else:
-            del self._bytes[tp]
-        self.total_bytes -= size
-        self._has_room.set()
+            self.published += len(waiting)
 
 
 class PublishLane:
@@ -286,50 +287,79 @@ class PublishLane:
         except PacelineError as error:
             _fail(answer, error)
             return
-        answer.missing = len(parts)
-        answer.size = sum(part.size for part in parts)
+        answer.missing = len(answer.results)
         for part in parts:
-            tp = part.lane if isinstance(part.lane, TopicPartition) else None
-            if part.size > MAX_RECORD_BYTES and part.path is not Path.NUMBERED:
-                large = MessageTooLargeError(f"the record has {part.size} bytes, the limit is {MAX_RECORD_BYTES}")
-                answer.take(part.index, large)
-            elif tp is not None and self._publisher.is_crowded(tp):
-                answer.take(part.index, ThrottledError(f"{tp} has no results for {PARTITION_BYTES} bytes; try again"))
-            elif self._order.add(part.lane, part.path, part):
+            refusal: PacelineError | None = None
+            if part.path is Path.REFUSED:
+                refusal = MessageTooLargeError(f"a record has at most {MAX_RECORD_BYTES} bytes, not {part.size}")
+            elif part.partition is not None and self._publisher.is_crowded(part.lane):
+                refusal = ThrottledError(f"{part.lane} has no results for {PARTITION_BYTES} bytes; try again")
+            if refusal is not None:
+                for index, _ in part.records:
+                    answer.take(index, refusal)
+                continue
+            self._publisher.accepted(part)
+            if self._order.add(part.lane, part.path, part):
                 self._publisher.send(self, part)
 
     def _parts(self, answer: Answer) -> list[_Part]:
+        """Return the records of a request by partition and path."""
         request, topic = answer.request, answer.request.topic
         _check(request)
         count = self._publisher.partition_count(topic)
-        partition = request.partition if request.HasField("partition") else None
-        if partition is not None and not 0 <= partition < count:
-            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, no partition {partition}")
+        fixed = request.partition if request.HasField("partition") else None
+        if fixed is not None and not 0 <= fixed < count:
+            raise UnknownTopicOrPartitionError(f"topic {topic} has {count} partitions, no partition {fixed}")
         if request.HasField("producer"):
-            assert partition is not None
+            assert fixed is not None
             batch = _numbered_batch(request)
-            lane = TopicPartition(topic, partition)
-            return [_Part(answer, 0, request, len(batch), Path.NUMBERED, partition, lane, batch)]
-        parts = []
+            answer.results = answer.results[:1]
+            lane = TopicPartition(topic, fixed)
+            return [_Part(answer, lane, Path.NUMBERED, fixed, [(0, request)], len(batch), 0, batch)]
+        parts: list[_Part] = []
+        last: dict[int | None, _Part] = {}
         for index, record in enumerate(_records_of(request)):
             size = len(record.value) + len(record.key)
             if record.headers:
                 size += sum(len(one.key) + len(one.value) for one in record.headers)
-            target = partition
+            target = fixed
             if target is None and record.HasField("key"):
                 target = key_hash(record.key) % count
-            path = Path.LARGE if size > LARGE_BYTES else Path.SMALL
-            lane_of: TopicPartition | int = -1 if target is None else TopicPartition(topic, target)
-            if target is None and path is Path.LARGE:
-                lane_of = -2  # without a key there is no order between small and large records
-            parts.append(_Part(answer, index, record, size, path, target, lane_of))
+            path = Path.SMALL if size <= LARGE_BYTES else Path.LARGE if size <= MAX_RECORD_BYTES else Path.REFUSED
+            part = last.get(target)
+            if part is None or part.path is not path:
+                lane_of = TopicPartition(topic, target) if target is not None else _ANY
+                if target is None and path is Path.LARGE:
+                    lane_of = _ANY_LARGE
+                part = last[target] = _Part(answer, lane_of, path, target)
+                parts.append(part)
+            part.records.append((index, record))
+            part.size += size
         return parts
 
-    def finished(self, part: _Part, result: tuple[int, int] | PacelineError) -> None:
-        """Record the result of a part, and send the parts that waited for it."""
-        part.answer.take(part.index, result)
-        for following in self._order.done(part.lane):
-            self._publisher.send(self, following)
+    def finished(self, part: _Part, index: int, result: tuple[int, int] | PacelineError) -> None:
+        """Record the result of a record, and send the parts that waited for the end of this part."""
+        part.missing -= 1
+        if not part.missing:
+            self._publisher.ended(part)
+            for following in self._order.done(part.lane):
+                self._publisher.send(self, following)
+        part.answer.take(index, result)
+
+
+def _key(record: PublishRecord | PublishRequest) -> bytes | None:
+    return record.key if record.HasField("key") else None
+
+
+def _value(record: PublishRecord | PublishRequest) -> bytes | None:
+    return record.value if record.HasField("value") else None
+
+
+def _headers(record: PublishRecord | PublishRequest) -> list[tuple[str, bytes | None]]:
+    headers = [(one.key, one.value if one.HasField("value") else None) for one in record.headers]
+    if record.message_id:
+        headers.append((MESSAGE_ID, record.message_id.encode()))
+    return headers
 
 
 def _records_of(request: PublishRequest) -> "Sequence[PublishRecord | PublishRequest]":
@@ -337,7 +367,7 @@ def _records_of(request: PublishRequest) -> "Sequence[PublishRecord | PublishReq
 
 
 def _fail(answer: Answer, error: PacelineError) -> None:
-    answer.results = [error] * len(answer.results)
+    answer.failure = error
     answer.done(answer)
 
 
@@ -363,14 +393,7 @@ def _numbered_batch(request: PublishRequest) -> bytes | bytearray:
     Raises:
         MessageTooLargeError: the batch is larger than a record may be.
     """
-    rows = []
-    for one in _records_of(request):
-        headers = [(each.key, each.value if each.HasField("value") else None) for each in one.headers]
-        if one.message_id:
-            headers.append((MESSAGE_ID, one.message_id.encode()))
-        rows.append(
-            (one, one.key if one.HasField("key") else None, one.value if one.HasField("value") else None, headers)
-        )
+    rows = [(one, _key(one), _value(one), _headers(one)) for one in _records_of(request)]
     size = 100 + sum(record_bytes(key, value, headers) for _, key, value, headers in rows)
     if size > MAX_RECORD_BYTES:
         raise MessageTooLargeError(f"the records have {size} bytes as one batch, the limit is {MAX_RECORD_BYTES}")

@@ -79,7 +79,8 @@ const (
 // Certificates: as for brokers; a plaintext gateway needs none.
 type GatewayServiceClient interface {
 	// Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-	// call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+	// call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+	// request as a whole is refused, for example because the topic does not exist.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
 	// PublishStream carries many Publish requests on one stream. Every request gets one answer, with the request's
 	// number; answers arrive as requests complete, so an answer may overtake the answers of other partitions. A partition
@@ -237,7 +238,8 @@ func (c *gatewayServiceClient) Query(ctx context.Context, in *QueryRequest, opts
 // Certificates: as for brokers; a plaintext gateway needs none.
 type GatewayServiceServer interface {
 	// Publish appends one record, or a list of records of one topic, and answers when all in-sync replicas have them. A
-	// call with one record fails with the record's error. A call with a list succeeds and reports errors per record.
+	// call with one record fails with the record's error. A call with a list reports errors per record; it fails when the
+	// request as a whole is refused, for example because the topic does not exist.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
 	// PublishStream carries many Publish requests on one stream. Every request gets one answer, with the request's
 	// number; answers arrive as requests complete, so an answer may overtake the answers of other partitions. A partition
