@@ -10,6 +10,7 @@ import os
 import secrets
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -189,6 +190,8 @@ def run_gateway(settings: GatewaySettings) -> int:
     raise_open_file_limit()
 
     async def process() -> ExitCode:
+        # Lookups and commits block; a caller that waits for an unknown topic must not delay the others.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64, thread_name_prefix="gateway-call"))
         return await GatewayProcess(settings).run()
 
     try:
