@@ -23,11 +23,14 @@ from paceline.model.errors import (
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import open_channel
+from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.security.certificates import CertificateAuthority
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+from paceline.v1.gateway_service_pb2 import PublishRequest, SubscribeRequest, Subscription
+from paceline.v1.gateway_service_pb2_grpc import GatewayServiceStub
 from paceline_client import AccessRule, Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.waiting import eventually
 
@@ -274,3 +277,64 @@ def test_the_time_of_an_answer_does_not_tell_whether_a_topic_exists(access: Acce
     ranks = sum(rank for rank, (_, name) in enumerate(ranked, 1) if name == "open")
     area = (ranks - 1_000 * 1_001 / 2) / (1_000 * 1_000)
     assert abs(area - 0.5) < 0.05, area
+
+
+# Through a gateway
+
+
+def gateway_channel(access: Access, name: str, address: str) -> Any:
+    return open_channel(address, tls=client_credentials(access.files(name)))
+
+
+def published(access: Access, name: str, address: str, topic: str) -> str:
+    """Publish a record through a gateway; return the reason of its refusal, empty when it was taken."""
+    with gateway_channel(access, name, address) as channel:
+        try:
+            GatewayServiceStub(channel).Publish(PublishRequest(topic=topic, value=b"by gateway"), timeout=60)
+        except grpc.RpcError as failure:
+            return from_rpc_error(failure).code.name
+    return ""
+
+
+def test_a_gateway_has_the_rights_of_its_caller_alone(access: Access) -> None:
+    access.give("alice", "Write", "Topic", "rides")
+    access.give("bob", "Read", "Topic", "rides")
+    with access.admin() as admin:
+        admin.create_acls([AccessRule("User:bob", "Read", "Group", "readers")])
+    address = access.cluster.start_gateway().client_address
+    assert published(access, "alice", address, "rides") == ""
+    assert published(access, "alice", address, "open") == ErrorCode.TOPIC_AUTHORIZATION_FAILED.name
+    assert published(access, "bob", address, "rides") == ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
+
+    def received() -> bytes | None:
+        with gateway_channel(access, "bob", address) as channel:
+            ask = SubscribeRequest(subscribe=Subscription(topics=["rides"], group="readers"))
+            requests: queue.SimpleQueue[SubscribeRequest] = queue.SimpleQueue()
+            requests.put(ask)
+            stream = GatewayServiceStub(channel).Subscribe(iter(requests.get, None), timeout=60)
+            found = (record.value for response in stream for record in response.records.records)
+            value = next((one for one in found if one == b"by gateway"), None)
+            stream.cancel()
+            return value
+
+    assert received() == b"by gateway"
+    refused = access.audit("denied", principal="User:bob", rpc="/paceline.v1.LogService/InitProducerId")
+    assert refused and all(one["uri"].endswith("/gateway/1") for one in refused)
+
+
+def test_only_a_gateway_may_name_another_principal(access: Access) -> None:
+    with gateway_channel(access, "bob", access.cluster.bootstrap.split(",")[0]) as channel:
+        stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.DescribeTopics(
+                metadata_pb.DescribeTopicsRequest(), timeout=30, metadata=[("paceline-principal", "User:alice")]
+            )
+    assert isinstance(from_rpc_error(caught.value), ClusterAuthorizationError)
+
+
+def test_a_producer_without_any_right_to_write_fails_at_once(access: Access) -> None:
+    access.give("bob", "Read", "Topic", "rides")
+    with Producer(access.cluster.bootstrap, tls=access.files("bob"), delivery_timeout_ms=60_000) as producer:
+        begin = time.monotonic()
+        assert isinstance(refusal(lambda: producer.send("rides", b"no").result(60)), ClusterAuthorizationError)
+        assert time.monotonic() - begin < 30

@@ -33,6 +33,7 @@ from paceline.v1.metadata_service_pb2 import (
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import ZOOKEEPER_PORT, advised, by_cause, parse_bootstrap
+from paceline_client.connections import Connections
 from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError, sendable
 from paceline_client.wait_notice import Wait, wait_notice
 
@@ -52,7 +53,7 @@ class AdminConnection:
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str],
+        bootstrap: str | Iterable[str] | Connections,
         *,
         default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
@@ -63,7 +64,8 @@ class AdminConnection:
         """Create an admin client; it connects on the first call.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead servers are skipped.
+            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead servers are skipped. Or shared
+                connections.
             default_timeout_ms: longest wait of calls that change something.
             describe_timeout_ms: longest wait of read-only calls.
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
@@ -73,12 +75,16 @@ class AdminConnection:
         Raises:
             InvalidRequestError: the addresses cannot be parsed, or a certificate file cannot be used.
         """
-        self._bootstrap = parse_bootstrap(bootstrap)
+        self._shares = isinstance(bootstrap, Connections)
+        self._bootstrap = bootstrap.addresses if isinstance(bootstrap, Connections) else parse_bootstrap(bootstrap)
         self._timeout_ms = default_timeout_ms
         self._describe_timeout_ms = describe_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._controller_timeout_ms = controller_timeout_ms
-        self._channels = ChannelCache(tls=client_credentials(tls))
+        if isinstance(bootstrap, Connections):
+            self._channels = bootstrap.channels
+        else:
+            self._channels = ChannelCache(tls=client_credentials(tls))
         self._controller = self._last_known = self._contacts = ""
         self._known: list[str] = []
         self._closed = False
@@ -256,9 +262,10 @@ class AdminConnection:
         return self._channels.get(address)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, unless they are shared."""
         self._closed = True
-        self._channels.close()
+        if not self._shares:
+            self._channels.close()
 
     def __enter__(self) -> Self:
         return self

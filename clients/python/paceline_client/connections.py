@@ -1,8 +1,12 @@
 """`Connections`: channels to brokers and cluster metadata, which several clients of a process can share."""
 
 from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import grpc
 
 from paceline.model.errors import InvalidRequestError
+from paceline.model.identity import PRINCIPAL_KEY
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache, Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
@@ -44,10 +48,22 @@ class Connections:
         addresses = parse_bootstrap(bootstrap)
         credentials = client_credentials(tls)
         options: Options = [("grpc.primary_user_agent", user_agent)] if user_agent else []
+        self.addresses = addresses
+        self._max_age_ms = metadata_max_age_ms
         self.channels = ChannelCache(lambda address: open_channel(address, tls=credentials, more_options=options))
         self.metadata = MetadataRefresher(
             addresses, self.channels, max_age_ms=metadata_max_age_ms, name=f"{name}-metadata"
         )
+
+    def named(self, principal: str) -> "Connections":
+        """Return connections for the calls of a client, over the channels of these; brokers take them of gateways only.
+
+        Its metadata has the topics that the client may see. Close it before these.
+
+        Args:
+            principal: the client, ``User:<name>``.
+        """
+        return _NamedConnections(self, principal)
 
     def close(self) -> None:
         """Close the channels and join the thread; calls in progress end with CANCELLED."""
@@ -60,6 +76,67 @@ class Connections:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _NamedConnections(Connections):
+    def __init__(self, shared: Connections, principal: str) -> None:
+        def open_one(address: str) -> Any:
+            channel: Any = _SharedChannel(shared.channels.get(address))
+            return grpc.intercept_channel(channel, _Naming(principal))
+
+        self.addresses, self._max_age_ms = shared.addresses, shared._max_age_ms
+        self.channels = ChannelCache(open_one)
+        self.metadata = MetadataRefresher(
+            self.addresses, self.channels, max_age_ms=self._max_age_ms, name=f"{principal}-metadata"
+        )
+
+
+class _SharedChannel:
+    """A channel that stays open when a client that shares it closes."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Naming(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Names the client that a gateway calls for."""
+
+    def __init__(self, principal: str) -> None:
+        self._entry = (PRINCIPAL_KEY, principal)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._named(details), request)
+
+    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._named(details), request)
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, request_iterator: Any) -> Any:
+        return continuation(self._named(details), request_iterator)
+
+    def _named(self, details: Any) -> Any:
+        return _Details(
+            details.method,
+            details.timeout,
+            [*(details.metadata or ()), self._entry],
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+
+
+class _Details(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: list[tuple[str, str]]
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
 
 
 class ClientConnections:

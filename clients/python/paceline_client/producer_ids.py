@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grpc
 
-from paceline.model.errors import LeaderNotAvailableError
+from paceline.model.errors import ClusterAuthorizationError, LeaderNotAvailableError
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.retry import RetryPolicy
@@ -73,6 +73,8 @@ class ProducerIds:
         failure = None if call.cancelled() else call.exception()
         if call.cancelled() or failure is not None:
             reason = from_rpc_error(failure) if isinstance(failure, grpc.RpcError) else failure
+            if isinstance(reason, ClusterAuthorizationError):
+                self._accumulator.fail_all(reason)  # a later record asks again: a rule may have been added
             error = LeaderNotAvailableError(f"{broker} gave no producer id: {reason or 'cancelled'}")
             for queue in self._accumulator.queues():
                 self._accumulator.record_error(queue.topic_partition, error)

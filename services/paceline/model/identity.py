@@ -14,6 +14,8 @@ from typing import Final, Self
 _URI: Final = re.compile(r"spiffe://([0-9a-f]{32})/(controller|broker|gateway|client)/([A-Za-z0-9._-]{1,100})")
 _NODE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_NODE_ID: Final = 2**31 - 1
+PRINCIPAL_KEY: Final = "paceline-principal"
+"""gRPC metadata in which a gateway names the client that it calls for."""
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a caller without a certificate, named as in Kafka."""
 

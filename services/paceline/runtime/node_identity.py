@@ -30,7 +30,9 @@ def open_transport_security(settings: Security, role: Role) -> TransportSecurity
         security = TransportSecurity(settings.listeners, settings.super_users, _identity_of)
     except CertificateFilesError as failure:
         raise StartupError(str(failure), ExitCode.USAGE) from None
-    mode, identity = Mode(settings.authorizer_mode), security.identity
+    # Brokers decide about the callers of a gateway.
+    mode = Mode.OFF if role is Role.GATEWAY else Mode(settings.authorizer_mode)
+    identity = security.identity
     audit = AuditLog(identity.principal.removeprefix("User:") if identity is not None else role.value)
     security.authorizer = Authorizer(mode, settings.super_users, settings.allow_everyone_if_no_acl_found, audit)
     if mode is Mode.LOG:

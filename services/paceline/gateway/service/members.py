@@ -8,11 +8,11 @@ from typing import Final
 
 from paceline.gateway.credits import DEFAULT_BYTES, DEFAULT_RECORDS, Credits
 from paceline.gateway.member import PULL
+from paceline.gateway.service.clients import Clients
 from paceline.gateway.service.member_driver import DriverSettings, MemberDriver, Outbox
 from paceline.gateway.values import StreamId
 from paceline.model.errors import InvalidRequestError, ShuttingDownError, ThrottledError
 from paceline.v1.gateway_service_pb2 import Subscription
-from paceline_client import Connections
 
 _TOPIC_S: Final = 10.0
 _MAX_OFFSET: Final = 2**63 - 1
@@ -21,9 +21,9 @@ _MAX_OFFSET: Final = 2**63 - 1
 class Members:
     """The members of this gateway; its methods run on the event loop."""
 
-    def __init__(self, connections: Connections, settings: DriverSettings, limit: int, pull_idle_s: float) -> None:
+    def __init__(self, clients: Clients, settings: DriverSettings, limit: int, pull_idle_s: float) -> None:
         """``limit`` is the maximum number of members; ``pull_idle_s`` the time that a member stays without a Pull."""
-        self._connections = connections
+        self._clients = clients
         self._settings = settings
         self._limit = limit
         self._pull_idle_s = pull_idle_s
@@ -41,7 +41,7 @@ class Members:
             ThrottledError: the gateway has as many members as it may have.
         """
         credit = checked(subscription)
-        await self._check_topics(subscription)
+        await self._check_topics(principal, subscription)
         driver = self._driver(principal, subscription)
         stream, outbox = driver.join(subscription, credit)
         return driver, stream, outbox
@@ -55,7 +55,7 @@ class Members:
         if not subscription.group:
             raise InvalidRequestError("Pull needs a group")
         checked(subscription)
-        await self._check_topics(subscription)
+        await self._check_topics(principal, subscription)
         driver = self._driver(principal, subscription)
         driver.last_pull_s = time.monotonic()
         driver.widen_pull(subscription)
@@ -109,7 +109,8 @@ class Members:
             raise ThrottledError.at(
                 "GATEWAY_MEMBERS_MAX", f"the gateway has {self._limit} members already, gateway.members.max; try again"
             )
-        driver = MemberDriver(self._connections, subscription, self._settings, lambda: self._drivers.pop(key, None))
+        connections = self._clients.of(principal).connections
+        driver = MemberDriver(connections, subscription, self._settings, lambda: self._drivers.pop(key, None))
         self._drivers[key] = driver
         return driver
 
@@ -119,11 +120,12 @@ class Members:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _check_topics(self, subscription: Subscription) -> None:
+    async def _check_topics(self, principal: str, subscription: Subscription) -> None:
+        metadata = self._clients.of(principal).connections.metadata
         names = {*subscription.topics, *(one.topic for one in subscription.start_positions.positions)}
         for topic in names:
-            if not self._connections.metadata.cluster.partition_count(topic):
-                await asyncio.to_thread(self._connections.metadata.wait_for_topic, topic, _TOPIC_S)
+            if not metadata.cluster.partition_count(topic):
+                await asyncio.to_thread(metadata.wait_for_topic, topic, _TOPIC_S)
 
 
 def checked(subscription: Subscription) -> Credits:

@@ -16,9 +16,9 @@ from typing import Final
 
 from paceline import __version__
 from paceline.gateway.leases import KeysError, TokenKeys
+from paceline.gateway.service.clients import Clients
 from paceline.gateway.service.member_driver import DriverSettings
 from paceline.gateway.service.members import Members
-from paceline.gateway.service.publisher import Publisher
 from paceline.gateway.service.servicer import GatewayServicer, ProducerIds
 from paceline.model.errors import PacelineError
 from paceline.model.identity import Role
@@ -33,7 +33,7 @@ from paceline.runtime.node_identity import open_transport_security
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import GatewaySettings
 from paceline.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
-from paceline_client import Admin, Connections
+from paceline_client import Connections
 
 LOG = logging.getLogger("paceline.gateway")
 
@@ -85,24 +85,21 @@ class GatewayProcess:
             self._connections = Connections(
                 keys.bootstrap_servers, tls=tls, user_agent="paceline-gateway", name="gateway"
             )
-            self._admin = Admin(keys.bootstrap_servers, tls=tls)
         except PacelineError as failure:
             raise StartupError(str(failure), ExitCode.USAGE) from None
-        self._publisher = Publisher(self._connections)
+        self._clients = Clients(self._connections, tls is not None, keys.gateway_principals_max)
         driver = DriverSettings(
             keys.gateway_session_timeout_ms, keys.gateway_revocation_ms, keys.gateway_commit_interval_ms
         )
-        self._members = Members(self._connections, driver, keys.gateway_members_max, keys.gateway_pull_idle_ms / 1000)
+        self._members = Members(self._clients, driver, keys.gateway_members_max, keys.gateway_pull_idle_ms / 1000)
         self._key_file = Path(keys.gateway_token_key_file) if keys.gateway_token_key_file else None
         self._key_text = ""
-        self._servicer = GatewayServicer(
-            self._connections, self._publisher, self._members, self._admin, TokenKeys([secrets.token_bytes(32)])
-        )
+        self._servicer = GatewayServicer(self._clients, self._members, TokenKeys([secrets.token_bytes(32)]))
         try:
             self._read_keys()
         except (OSError, KeysError) as failure:
             raise StartupError(f"gateway.token.key.file {self._key_file}: {failure}", ExitCode.USAGE) from None
-        producer_ids = ProducerIds(self._connections)
+        producer_ids = ProducerIds(self._clients)
         services = [
             Service("paceline.v1.GatewayService", lambda it: add_GatewayServiceServicer_to_server(self._servicer, it)),
             Service("paceline.v1.LogService", producer_ids.add_to),
@@ -132,10 +129,9 @@ class GatewayProcess:
             task.cancel()
         await self._servers.set_serving(False)
         await self._members.close()
-        await self._publisher.close()
+        await self._clients.finish_publishing()
         await self._servers.stop(_STOP_GRACE_S)
-        await asyncio.to_thread(self._admin.close)
-        await asyncio.to_thread(self._connections.close)
+        await asyncio.to_thread(self._clients.close_connections)
         self._metrics.close()
         finished()
         LOG.info("stopped")
@@ -156,7 +152,7 @@ class GatewayProcess:
                     "ready" if ready else "not ready", __version__, time.monotonic() - begin, listeners, metrics_port,
                 )  # fmt: skip
             self._members.expire_pulls()
-            self._metrics.refresh(self._members.snapshot() | self._publisher.snapshot())
+            self._metrics.refresh(self._members.snapshot() | self._clients.snapshot())
             try:
                 self._read_keys()
             except (OSError, KeysError) as failure:

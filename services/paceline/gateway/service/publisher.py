@@ -112,37 +112,44 @@ class Answer:
         )
 
 
+class Room:
+    """The bytes of records without a result, of all publishers; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self._changed = asyncio.Event()
+
+    def add(self, size: int) -> None:
+        """Count bytes; a negative number ends the count of bytes that were added before."""
+        self.total_bytes += size
+        if size < 0:
+            self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait while too many bytes have no result."""
+        while self.total_bytes >= TOTAL_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+
+
 class Publisher:
     """Sends records; its methods run on the event loop and do not block."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, room: Room) -> None:
         """Create the producers on the event loop."""
         self._connections = connections
+        self.room = room
         self._loop = asyncio.get_running_loop()
         self._producers: dict[Path, Producer] = {}
         self._waiting: dict[ProducerBatch, list[tuple[int, PublishLane, _Part, int]]] = {}
         self._bytes: dict[TopicPartition | int, int] = {}
-        self.total_bytes = 0
-        """Bytes of records without a result."""
         self.published = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
-
-    async def wait_for_room(self) -> None:
-        """Wait while too many bytes have no result."""
-        while self.total_bytes >= TOTAL_BYTES:
-            self._has_room.clear()
-            await self._has_room.wait()
 
     async def close(self) -> None:
         """Wait for the results of sent records, and close the producers."""
         for producer in self._producers.values():
             with contextlib.suppress(PacelineError):
                 await asyncio.to_thread(producer.close, 10.0)
-
-    def snapshot(self) -> dict[str, float]:
-        """Return numbers for metrics."""
-        return {"gateway_published_records_total": self.published, "gateway_unanswered_bytes": self.total_bytes}
 
     def producer(self, path: Path) -> Producer:
         """Return a producer; it is created on first use, and again after a fatal error."""
@@ -191,15 +198,14 @@ class Publisher:
     def accepted(self, part: _Part) -> None:
         """Count the bytes of a part until it has its results."""
         self._bytes[part.lane] = self._bytes.get(part.lane, 0) + part.size
-        self.total_bytes += part.size
+        self.room.add(part.size)
 
     def ended(self, part: _Part) -> None:
         """Stop counting the bytes of a part."""
         left = self._bytes.pop(part.lane) - part.size
         if left:
             self._bytes[part.lane] = left
-        self.total_bytes -= part.size
-        self._has_room.set()
+        self.room.add(-part.size)
 
     def is_crowded(self, topic_partition: TopicPartition | int) -> bool:
         """Whether too many bytes of a partition have no result, for example because it has no leader."""

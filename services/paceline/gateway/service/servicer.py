@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from paceline.gateway.leases import Lease, TokenKeys
+from paceline.gateway.service.clients import Client, Clients
 from paceline.gateway.service.convert import REFUSALS, committed_notice, delivered_records, partition_error, position_of
 from paceline.gateway.service.members import Members
 from paceline.gateway.service.publisher import Answer, Publisher, PublishLane
@@ -42,7 +43,7 @@ from paceline.v1.gateway_service_pb2 import (
 from paceline.v1.gateway_service_pb2_grpc import GatewayServiceServicer
 from paceline.v1.log_service_pb2 import InitProducerIdRequest, InitProducerIdResponse
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
-from paceline_client import Admin, CommitFailedError, Connections, OffsetAndMetadata
+from paceline_client import CommitFailedError, Connections, OffsetAndMetadata
 from paceline_client.groups.committed import commit, commit_request, fetch_committed
 from paceline_client.groups.coordinator import GroupCoordinator
 from paceline_client.offsets import OffsetLookup, query_end
@@ -60,23 +61,23 @@ _DEFAULT_PULL_BYTES: Final = 1024 * 1024
 class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-ignore]
     """Serves publishers and subscribers."""
 
-    def __init__(
-        self, connections: Connections, publisher: Publisher, members: Members, admin: Admin, keys: TokenKeys
-    ) -> None:
-        self._connections = connections
-        self._publisher = publisher
+    def __init__(self, clients: Clients, members: Members, keys: TokenKeys) -> None:
+        self._clients = clients
         self._members = members
-        self._admin = admin
         self.keys = keys
         """The keys of tokens; replaced when the file changes."""
+
+    def _caller(self) -> Client:
+        return self._clients.of(current_caller().principal)
 
     # Publishing --------------------------------------------------------------------------------------------------
 
     async def Publish(self, request: PublishRequest, context: Any) -> PublishResponse:  # noqa: N802
         """Append records and wait for the result."""
-        await self._publisher.wait_for_room()
+        publisher = self._caller().publisher
+        await publisher.room.wait()
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lane = PublishLane(self._publisher)
+        lane = PublishLane(publisher)
         lane.publish(request, lambda answer: None if done.done() else done.set_result(answer))
         return (await done).response()
 
@@ -84,7 +85,7 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         self, requests: AsyncIterator[PublishStreamRequest], context: Any
     ) -> AsyncIterator[PublishStreamResponse]:
         """Append records; answers are sent as they arrive."""
-        stream = _PublishStream(self._publisher)
+        stream = _PublishStream(self._caller().publisher)
         reader = asyncio.get_running_loop().create_task(stream.read(requests))
         try:
             while (response := await stream.next_answer()) is not None:
@@ -178,7 +179,7 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
                 by_member.setdefault((one.group, one.member, one.generation), []).append(one)
         outcomes: dict[tuple[str, str, int], tuple[Refusal | None, str]] = {}
         for key, leases in by_member.items():
-            outcomes[key] = await asyncio.to_thread(self._commit, leases)
+            outcomes[key] = await asyncio.to_thread(self._commit, self._caller().connections, leases)
             driver = self._members.find(principal, key[0])
             if driver is not None and outcomes[key][0] is None and driver.member_id == key[1]:
                 driver.leases_committed({lease.topic_partition: lease.position for lease in leases})
@@ -198,14 +199,14 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
             )
         return AcknowledgeResponse(results=results)
 
-    def _commit(self, leases: list[Lease]) -> tuple[Refusal | None, str]:
+    def _commit(self, connections: Connections, leases: list[Lease]) -> tuple[Refusal | None, str]:
         first = leases[0]
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for one in leases:
             known = offsets.get(one.topic_partition)
             if known is None or known.offset < one.position:
                 offsets[one.topic_partition] = OffsetAndMetadata(one.position)
-        coordinator = GroupCoordinator(first.group, self._connections.metadata, self._connections.channels)
+        coordinator = GroupCoordinator(first.group, connections.metadata, connections.channels)
         try:
             commit(coordinator, commit_request(first.group, offsets, first.generation, first.member), _COMMIT_MS)
         except CommitFailedError:
@@ -218,9 +219,9 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
 
     async def EnsureTopic(self, request: EnsureTopicRequest, context: Any) -> EnsureTopicResponse:  # noqa: N802
         """Create a topic unless it exists."""
-        return await asyncio.to_thread(self._ensure_topic, request)
+        return await asyncio.to_thread(self._ensure_topic, self._caller(), request)
 
-    def _ensure_topic(self, request: EnsureTopicRequest) -> EnsureTopicResponse:
+    def _ensure_topic(self, client: Client, request: EnsureTopicRequest) -> EnsureTopicResponse:
         topic = NewTopic(
             request.topic,
             partitions=request.partitions if request.HasField("partitions") else None,
@@ -229,21 +230,20 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         )
         created = True
         try:
-            self._admin.create_topics([topic], timeout_ms=3 * _CALL_MS)
+            client.admin.create_topics([topic], timeout_ms=3 * _CALL_MS)
         except TopicAlreadyExistsError:
             created = False
         return EnsureTopicResponse(
-            created=created, partitions=self._connections.metadata.wait_for_topic(request.topic, _CALL_MS / 1000)
+            created=created, partitions=client.connections.metadata.wait_for_topic(request.topic, _CALL_MS / 1000)
         )
 
     async def Query(self, request: QueryRequest, context: Any) -> QueryResponse:  # noqa: N802
         """Return positions and lag."""
         if not request.topic:
             raise InvalidRequestError("topic is empty")
-        return await asyncio.to_thread(self._query, request)
+        return await asyncio.to_thread(self._query, self._caller().connections, request)
 
-    def _query(self, request: QueryRequest) -> QueryResponse:
-        connections = self._connections
+    def _query(self, connections: Connections, request: QueryRequest) -> QueryResponse:
         count = connections.metadata.wait_for_topic(request.topic, _CALL_MS / 1000)
         partitions = [TopicPartition(request.topic, index) for index in range(count)]
         committed = {}
@@ -254,8 +254,8 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         for tp in partitions:
             one = PartitionPositions(partition=tp.partition)
             try:
-                one.first_offset = self._end_of(tp, OffsetReset.EARLIEST)
-                one.end_offset = self._end_of(tp, OffsetReset.LATEST)
+                one.first_offset = _end_of(connections, tp, OffsetReset.EARLIEST)
+                one.end_offset = _end_of(connections, tp, OffsetReset.LATEST)
             except PacelineError as error:
                 one.error.CopyFrom(partition_error(error))
             found = committed.get(tp)
@@ -266,18 +266,18 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
             response.partitions.append(one)
         return response
 
-    def _end_of(self, tp: TopicPartition, reset: OffsetReset) -> int:
-        lookup = OffsetLookup(self._connections.metadata, self._connections.channels)
-        place = lookup.look_up([query_end(tp, reset)], 2_000)[tp]
-        assert place is not None
-        return place.offset
+
+def _end_of(connections: Connections, tp: TopicPartition, reset: OffsetReset) -> int:
+    place = OffsetLookup(connections.metadata, connections.channels).look_up([query_end(tp, reset)], 2_000)[tp]
+    assert place is not None
+    return place.offset
 
 
 class ProducerIds:
     """Serves LogService.InitProducerId alone, so that a caller of the gateway needs no address of a broker."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
 
     def add_to(self, server: Any) -> None:
         """Add the method to a server."""
@@ -288,14 +288,15 @@ class ProducerIds:
         server.add_generic_rpc_handlers((handler,))
 
     async def _init_producer_id(self, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
-        return await asyncio.to_thread(self._ask, request)
+        connections = self._clients.of(current_caller().principal).connections
+        return await asyncio.to_thread(self._ask, connections, request)
 
-    def _ask(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        brokers = deque(self._connections.metadata.wait_for_brokers(_CALL_MS / 1000))
+    def _ask(self, connections: Connections, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        brokers = deque(connections.metadata.wait_for_brokers(_CALL_MS / 1000))
 
         def attempt(_left_s: float | None) -> InitProducerIdResponse:
             brokers.rotate()
-            stub = LogServiceStub(self._connections.channels.get(brokers[0].address))
+            stub = LogServiceStub(connections.channels.get(brokers[0].address))
             try:
                 return stub.InitProducerId(request, timeout=_CALL_MS / 2000)
             except grpc.RpcError as failure:
@@ -329,7 +330,7 @@ class _PublishStream:
                 while self._open >= STREAM_REQUESTS or self._open_bytes >= STREAM_BYTES:
                     self._drained.clear()
                     await self._drained.wait()
-                await self._publisher.wait_for_room()
+                await self._publisher.room.wait()
         except Exception as failure:
             self._failure = failure
         finally:

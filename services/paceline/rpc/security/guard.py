@@ -9,14 +9,12 @@ from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from paceline.model.errors import ClusterAuthorizationError
-from paceline.model.identity import Identity, InvalidIdentityError, Role
+from paceline.model.identity import PRINCIPAL_KEY, Identity, InvalidIdentityError, Role
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
 from paceline.rpc.security.audit_log import DENIED, AuditLine
 from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
-PRINCIPAL_KEY: Final = "paceline-principal"
-"""Metadata in which a gateway names the client that it calls for."""
 _SPIFFE_ID: Final = "peer_spiffe_id"
 _MAX_KNOWN_CALLERS: Final = 1_000
 _MAX_PRINCIPAL: Final = 255
