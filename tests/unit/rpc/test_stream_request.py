@@ -3,10 +3,15 @@
 import asyncio
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
+from paceline.model.acls import AccessRules, AclEntry, Operation, Permission, ResourcePattern, ResourceType
 from paceline.model.errors import RequestTimedOutError
-from paceline.rpc.streams.stream_server import StreamRequest, Wait
+from paceline.rpc.security.audit_log import AuditLog
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, acting_as
+from paceline.rpc.streams.stream_server import OpenStreams, StreamRequest, Wait
 
 LONG_S = 60.0
 
@@ -88,3 +93,54 @@ async def test_task_is_resumed_by_the_reply_and_by_the_deadline() -> None:
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
+
+
+class Stream:
+    """The context of a stream with one request, whose handler waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.messages.put_nowait(b"request")
+        self.aborted: list[tuple[Any, str]] = []
+
+    async def read(self) -> Any:
+        return await self.messages.get()
+
+    async def abort(self, code: Any, details: str) -> None:
+        self.aborted.append((code, details))
+        raise grpc.aio.AbortError
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:1"
+
+
+async def test_a_stream_ends_when_its_caller_loses_a_permission_that_it_has_used() -> None:
+    read = (Operation.READ, ResourceType.TOPIC, "rides")
+    rules = {ResourcePattern(ResourceType.TOPIC, name): (AclEntry("User:*", Permission.ALLOW, Operation.READ),)
+             for name in ("rides", "other")}  # fmt: skip
+    authorizer = Authorizer(Mode.ENFORCE, audit=AuditLog(write=lambda _line: None))
+    authorizer.use(AccessRules(rules))
+    call, context, streams = Call(Caller("User:a"), authorizer, exempt=None), Stream(), OpenStreams()
+    cancelled = asyncio.Event()
+
+    async def wait(_message: bytes, _request: StreamRequest) -> bytes:
+        assert call.may(*read)
+        try:
+            return await Wait(LONG_S)  # type: ignore[no-any-return]
+        finally:
+            cancelled.set()
+
+    with acting_as(call):
+        serving = asyncio.ensure_future(streams.serve(wait, context, lambda _seconds, _reason: None))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    authorizer.use(AccessRules(rules).changed({ResourcePattern(ResourceType.TOPIC, "other"): ()}))
+    streams._check()
+    await asyncio.sleep(0)
+    assert not serving.done(), "another rule was withdrawn"
+    authorizer.use(AccessRules({}))
+    streams._check()
+    with pytest.raises(grpc.aio.AbortError):
+        await asyncio.wait_for(serving, LONG_S)
+    ((code, details),) = context.aborted
+    assert code is grpc.StatusCode.UNAVAILABLE and "access rules" in details and cancelled.is_set()

@@ -8,7 +8,22 @@ from typing import Any
 import pytest
 
 from paceline.controller.context import PartitionState, ReplicaState
-from paceline.model.errors import InvalidRequestError, NotControllerError, ShuttingDownError, ThrottledError
+from paceline.model.acls import (
+    CLUSTER_NAME,
+    AccessRules,
+    AclEntry,
+    Operation,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from paceline.model.errors import (
+    ClusterAuthorizationError,
+    InvalidRequestError,
+    NotControllerError,
+    ShuttingDownError,
+    ThrottledError,
+)
 from paceline.model.event_ring import EventRing
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import ReplicaOffsets, RequestAnswer, StateChange, StateChangeKind, state_change_fields
@@ -19,6 +34,9 @@ from paceline.rpc.convert.events import (
     event_to_proto,
     without_broker_epoch,
 )
+from paceline.rpc.security.audit_log import AuditLog
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, acting_as, check_call
+from paceline.rpc.security.rpc_needs import RPC_NEEDS
 from paceline.rpc.watch import watch_servicer
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
@@ -83,6 +101,30 @@ async def test_a_watcher_gets_a_cursor_at_once_and_each_event_as_it_happens() ->
     again = served.WatchEvents(pb.WatchEventsRequest(cursor=said.batch.cursor), None)
     (resumed,) = await first(again)
     assert causes(resumed.batch) == ["4"] and not resumed.batch.HasField("gap")
+
+
+async def test_a_watcher_sees_topics_it_may_describe_and_its_stream_ends_with_a_withdrawn_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_servicer, "RULES_S", 0.01)
+    described = AclEntry("User:alice", Permission.ALLOW, Operation.DESCRIBE)
+    on_cluster = ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME)
+    authorizer = Authorizer(Mode.ENFORCE, audit=AuditLog(write=lambda _line: None))
+    authorizer.use(AccessRules({on_cluster: (described,), ResourcePattern(ResourceType.TOPIC, "mine"): (described,)}))
+    method = "/paceline.v1.MetadataService/WatchEvents"
+    call = Call(Caller("User:alice"), authorizer, method, row=RPC_NEEDS[method], exempt=None)
+    served = Served()
+    with acting_as(call):
+        check_call(call, pb.WatchEventsRequest())  # as the interceptor does
+        stream = served.WatchEvents(pb.WatchEventsRequest(since_ms=0), None)
+        served.say("1", topic="mine")
+        served.say("2", topic="theirs")
+        served.say("3")
+        (opened,) = await first(stream)
+        assert causes(opened.batch) == ["1", "3"]
+        authorizer.use(AccessRules({}))
+        with pytest.raises(ClusterAuthorizationError):
+            await first(stream)
 
 
 async def test_a_slow_watcher_gets_a_gap_with_the_number_of_lost_events_and_continues() -> None:

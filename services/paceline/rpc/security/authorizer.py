@@ -108,12 +108,15 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._allow_without_rules = allow_without_rules
         self._verdicts: dict[tuple[str, str, Key], Verdict] = {}
+        self._any_verdicts: dict[tuple[str, str, Operation, ResourceType], Verdict] = {}
+        """Of `decide_any`, which looks at every rule."""
 
     def use(self, rules: AccessRules) -> None:
         """Decide with these rules from now on."""
         self.rules = rules
         self.generation += 1
         self._verdicts.clear()
+        self._any_verdicts.clear()
 
     def exemption(self, principal: str) -> Verdict | None:
         """Return why the rules do not apply to a principal, None when they do."""
@@ -139,7 +142,13 @@ class Authorizer:
         """Return the verdict about an operation on some resource of a type."""
         if self.rules is None:
             return NEVER_READ
-        return self.rules.decide_any(principal, host, operation, kind, self._allow_without_rules)
+        known = self._any_verdicts.get((principal, host, operation, kind))
+        if known is None:
+            known = self.rules.decide_any(principal, host, operation, kind, self._allow_without_rules)
+            if len(self._any_verdicts) >= _MAX_VERDICTS:
+                self._any_verdicts.clear()
+            self._any_verdicts[principal, host, operation, kind] = known
+        return known
 
 
 @dataclass(slots=True)

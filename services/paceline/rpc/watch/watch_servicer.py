@@ -75,6 +75,9 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         with self._hub.watcher(() if request.past_only else named_partitions(request.filter)):
             sent_s = 0.0  # send the first message at once, because the client needs its cursor
             while True:
+                withdrawn = call.withdrawn()
+                if withdrawn is not None:
+                    raise withdrawn
                 batch = reader.read(MAX_EVENTS)
                 if batch.events or batch.HasField("gap") or time.monotonic() - sent_s >= ALIVE_S:
                     sent_s = time.monotonic()
@@ -86,9 +89,6 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 if request.active_controller_only:
                     self._check_active()
                 await reader.wait_for_events(RULES_S)
-                withdrawn = call.withdrawn()
-                if withdrawn is not None:
-                    raise withdrawn
 
 
 def _shown_to(call: Call, wanted: Wanted | None) -> Wanted | None:
