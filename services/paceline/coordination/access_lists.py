@@ -262,11 +262,7 @@ def _read_all() -> Flow[tuple[list[str], Changed | None]]:
         expect(response, path)
         resources += [ResourcePattern(kind, name, pattern) for name in response.children]
     found = yield from _read_resources(resources)
-    return present, {resource: entries for resource, entries in found.items() if entries or _cannot_be_parsed(entries)}
-
-
-def _cannot_be_parsed(entries: Entries) -> bool:
-    return isinstance(entries, UnreadableResource)
+    return present, {resource: entries for resource, entries in found.items() if entries}
 
 
 def _read_resources(resources: list[ResourcePattern]) -> Flow[dict[ResourcePattern, Entries]]:

@@ -140,7 +140,7 @@ class Verdict:
 
 
 class UnreadableResource(str):
-    """Stands for the entries of a resource that cannot be parsed; the text is the reason."""
+    """Stands for the entries of a resource that cannot be parsed; the text, never empty, is the reason."""
 
 
 Entries: TypeAlias = tuple[AclEntry, ...] | UnreadableResource
@@ -249,7 +249,7 @@ class AccessRules:
         after = AccessRules.__new__(AccessRules)
         after.resources, after._cells, after._prefixed = dict(self.resources), dict(self._cells), dict(self._prefixed)
         for pattern, entries in resources.items():
-            if isinstance(entries, UnreadableResource) or entries:
+            if entries:
                 after.resources[pattern] = entries
                 after._cells[pattern] = _Cell(pattern, entries)
             else:

@@ -188,15 +188,6 @@ class Call:
         words = f"{self.caller.principal} needs {operation} on {of}"
         return _ERRORS.get(kind, ClusterAuthorizationError)(words)
 
-    def require(self, need: Need, entry: Any) -> None:
-        """Raise the error of a refusal.
-
-        Raises:
-            PacelineError: the need is not allowed for the resource that the entry names.
-        """
-        if not self._meets(need, entry).allowed:
-            raise self.error(need.operation, *need.resource_of(entry))
-
     def allows(self, need: Need, entry: Any) -> bool:
         """Whether a list may show an entry; without a line in the audit log."""
         if self.exempt is not None or self.authorizer.mode is not Mode.ENFORCE:
@@ -226,7 +217,8 @@ class Call:
         rules = (self._verdict(key).rule for key in self._granted)
         return "; ".join(dict.fromkeys(rules))[:1_000]
 
-    def _meets(self, need: Need, entry: Any) -> Verdict:
+    def meets(self, need: Need, entry: Any) -> Verdict:
+        """Return the verdict about a need for the resource that a request, or an entry of it, names."""
         if self.exempt is not None:
             return self.exempt
         kind, name = need.resource_of(entry)
@@ -335,9 +327,9 @@ def check_call(call: Call, request: Any) -> None:
     Raises:
         PacelineError: the rules refuse it.
     """
-    if call.row is not None:
-        for need in call.row.call:
-            call.require(need, request)
+    for need in call.row.call if call.row is not None else ():
+        if not call.meets(need, request).allowed:
+            raise call.error(need.operation, *need.resource_of(request))
 
 
 def _allowed_entries(call: Call, row: Row, request: Any) -> tuple[Any, dict[int, PacelineError]]:
@@ -347,7 +339,7 @@ def _allowed_entries(call: Call, row: Row, request: Any) -> tuple[Any, dict[int,
     refused: dict[int, PacelineError] = {}
     entries = getattr(request, row.field)
     for index, entry in enumerate(entries):
-        if not call._meets(row.each, entry).allowed:
+        if not call.meets(row.each, entry).allowed:
             refused[index] = call.error(row.each.operation, *row.each.resource_of(entry))
             if not row.answers:
                 raise refused[index]
