@@ -167,6 +167,7 @@ class AccessListReader(WrappedZooKeeper):
 
     def _read_failed(self, error: Exception) -> None:
         self._run = None
+        self._whole = True  # which creates missing parents
         if isinstance(error, SessionLostError):
             return  # the next session reads everything
         if str(error) != self._logged:

@@ -285,6 +285,17 @@ def test_old_change_nodes_are_deleted(world: World) -> None:
     assert reader.names() == []
 
 
+def test_a_deleted_folder_of_changes_is_created_again(world: World) -> None:
+    reader = world.reader()
+    world.do(Delete("/kafka-acl-changes"))
+    world.pass_ms(10_000)
+    reader.write(RIDES, ALICE_READS)
+    other = world.reader()
+    assert other.names() == ["Topic:LITERAL:rides"] == reader.names()
+    (changes,) = world.do(GetChildren("/kafka-acl-changes"))
+    assert changes.ok and len(changes.children) == 1
+
+
 def test_watches_of_access_lists_do_not_reach_the_node(world: World) -> None:
     reader = world.reader()
     reader.node.submit(GetChildren("/kafka-acl", watch=True))
