@@ -20,8 +20,8 @@ SEEDS ?= 300
 FIRST ?= 1
 WHAT ?= data
 
-.PHONY: help install java quick test test-all integration containers simulate lint fmt protos protos-check protos-baseline \
-  clients run clean images up certificate logs ps down bench soak lock dist release
+.PHONY: help procedures install java quick test test-all integration containers simulate lint fmt protos protos-check protos-baseline \
+  clients run clean images up upgrade certificate logs ps down bench soak lock dist release
 
 ##@ Everyday
 
@@ -57,6 +57,10 @@ integration: install java ## only the tests with real processes, without the slo
 containers: install ## all tests with containers (20 minutes); starts an engine where it may
 	@scripts/docker_engine.sh
 	@$(PY) -m pytest -q tests/containers $(PYTEST_ARGS)
+
+procedures: install ## run each page of docs/operations.md in containers; PAGES="rolling-restart certificates"
+	@scripts/docker_engine.sh
+	@PAGES='$(PAGES)' $(PY) -m pytest -q -s tests/containers/test_procedures.py $(PYTEST_ARGS)
 
 simulate: install ## SEEDS=300 simulated clusters; SEED=42 shows one, RECORD=FILE records it; WILD=1: denser faults
 	@$(PY) -m tests.simulation $(if $(WILD),--wild) $(if $(SEED),--seed $(SEED) $(if $(RECORD),--record $(RECORD)),--seeds $(SEEDS) --first $(FIRST))
@@ -104,17 +108,21 @@ images: ## build the images, from Debian packages without a registry; PROFILES=o
 up: images ## start docker-compose.yml; SMALL=1 INSECURE=1 RACKS=1 PROFILES=load,obs
 	@SMALL=$(SMALL) INSECURE=$(INSECURE) RACKS=$(RACKS) PROFILES='$(PROFILES)' scripts/up.sh
 
+upgrade: ## roll the running cluster to this checkout, one process at a time; paceline:previous keeps the old image
+	@docker tag paceline:dev paceline:previous 2>/dev/null || true
+	@$(MAKE) --no-print-directory up || { echo "back again: PACELINE_IMAGE=paceline:previous scripts/up.sh" >&2; exit 1; }
+
 certificate: ## issue a certificate of that cluster for the client NAME
 	@scripts/certificate.sh "$(NAME)"
 
 logs: ## follow the logs of its containers
-	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh logs -f --tail 100
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) SMALL=$(SMALL) scripts/compose.sh logs -f --tail 100
 
 ps: ## list its containers
-	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh ps
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) SMALL=$(SMALL) scripts/compose.sh ps
 
 down: ## stop it; its data stays unless VOLUMES=1
-	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
+	@INSECURE=$(INSECURE) RACKS=$(RACKS) SMALL=$(SMALL) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
 
 ##@ Measure
 

@@ -7,10 +7,11 @@ cd "$(dirname "$0")/.."
 
 scale=()
 if [ "${SMALL:-0}" != 0 ]; then
-  export PACELINE_ZOOKEEPER_CONFIG=./config/zookeeper.cfg PACELINE_ZOOKEEPER_CONNECT=zookeeper-1:2181/paceline
   scale=(--scale zookeeper-2=0 --scale zookeeper-3=0)
 fi
-if [ "${INSECURE:-0}" != 0 ]; then make_options=" INSECURE=1"; else make_options=""; fi
+make_options=""
+if [ "${INSECURE:-0}" != 0 ]; then make_options+=" INSECURE=1"; fi
+if [ "${SMALL:-0}" != 0 ]; then make_options+=" SMALL=1"; fi
 
 profiles=${PROFILES:-}
 profiles=${profiles// /,}
@@ -48,7 +49,52 @@ explain() {
   echo "'make logs$make_options' shows more; 'make down$make_options' stops everything, and with VOLUMES=1 deletes the data, too" >&2
 }
 
+# id SERVICE: the id of its container, whether it runs or not; empty without one.
+id() { scripts/compose.sh ps -q "$1" 2>/dev/null | head -n 1; }
+
+# ask WORDS...: runs the command-line client in the container of a broker, with that broker's certificate.
+ask() { docker exec -e PACELINE_BOOTSTRAP_SERVERS="$brokers_inside" "$(id "$asked")" paceline "$@"; }
+
+# is_back SERVICE: whether a process serves again and, of a broker, every replica is in sync.
+is_back() {
+  [ "$(docker inspect --format '{{if .State.Health}}{{.State.Health.Status}}{{end}}' "$(id "$1")")" = healthy ] || return 1
+  case "$1" in
+    controller-*) ask controller describe >/dev/null 2>&1 ;;
+    broker-*)
+      # A removed broker is healthy and has no replicas.
+      ask broker describe "${1#broker-}" -o json >build/broker.json 2>/dev/null || [ "$(tr -d ' \n' <build/broker.json)" = "[]" ] ;;
+  esac
+}
+
+# Re-creates the containers whose image or settings changed, one at a time, each serving and in sync before the next:
+# ZooKeeper first, brokers last. The other services have no data and follow at once.
+roll() {
+  local service before begin_s
+  for service in $(scripts/compose.sh config --services | grep -E '^(zookeeper|controller|broker)-[0-9]+$' | sort -t- -k1,1r -k2,2n); do
+    before=$(id "$service")
+    [ -n "$before" ] || continue
+    asked=$service
+    if [[ $service != broker-* ]] || [ "$(id broker-1)" = "$before" ]; then asked=broker-2; else asked=broker-1; fi
+    scripts/compose.sh up -d --no-deps --no-build "$service" >>build/compose-up.log 2>&1 || { tail -n 5 build/compose-up.log >&2; return 1; }
+    begin_s=$SECONDS
+    until is_back "$service"; do
+      if [ $((SECONDS - begin_s)) -ge 180 ]; then
+        echo "$service did not serve in sync within 180 s, so the others stay as they are: scripts/compose.sh logs $service" >&2
+        return 1
+      fi
+      sleep 1
+    done
+    if [ "$(id "$service")" != "$before" ]; then echo "$service was replaced, and is back after $((SECONDS - begin_s)) s"; fi
+  done
+}
+
 mkdir -p build
+brokers_inside=broker-1:9092,broker-2:9092,broker-3:9092
+if [ -n "$(scripts/compose.sh ps -q broker-1 2>/dev/null)" ] && docker inspect --format '{{.State.Running}}' "$(id broker-1)" 2>/dev/null | grep -q true; then
+  echo "the cluster runs: replacing what has changed, one process at a time"
+  : >build/compose-up.log
+  roll
+fi
 echo "starting the containers: ZooKeeper, controllers, brokers, then the console; each waits until the former are healthy"
 if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/compose-up.log; then
   if grep -qE 'port is already allocated|address already in use' build/compose-up.log; then
@@ -98,7 +144,7 @@ while :; do
 done
 
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
-if [ -n "$make_options" ]; then
+if [ "${INSECURE:-0}" != 0 ]; then
   connect="export PACELINE_BOOTSTRAP_SERVERS=$brokers"
   security="without TLS: every user of this machine has all rights"
 else

@@ -11,6 +11,17 @@ ROOT = Path(__file__).parents[2]
 ENGINE = """#!/bin/sh
 # Records each call. `compose up` fails because a port is in use; one container of another project has that port.
 echo "$COMPOSE_FILE $COMPOSE_PROFILES|$*" >>"$CALLS"
+if [ -n "${RUNS:-}" ]; then
+  case "$*" in
+    "compose config --services") printf '%s\n' broker-1 broker-2 controller-1 zookeeper-1 console; exit 0 ;;
+    "compose ps -q "*) service=${*##* }; n=$(grep -c "no-build $service\\$" "$CALLS")
+      case " $CHANGED " in *" $service "*) echo "$service-$n" ;; *) echo "$service-0" ;; esac; exit 0 ;;
+    "inspect --format {{.State.Running}} "*) echo true; exit 0 ;;
+    "inspect --format {{if .State.Health}}"*) echo healthy; exit 0 ;;
+    "exec "*"broker describe 2 "*) [ -z "$BEHIND" ] || [ "$(grep -c 'broker describe 2' "$CALLS")" -gt 2 ]; exit ;;
+    "exec "*) exit 0 ;;
+  esac
+fi
 case "$*" in
   "compose config") printf '%s\n' networks: '  front: {}' services: '  certificates:' '    image: a' '  broker-1:' \
     '    image: a' '  producer:' '    profiles:' '      - load' '    init: true' '  spark-master:' '    profiles:' \
@@ -125,6 +136,46 @@ def test_brokers_of_racks_are_known_to_down_ps_and_logs_without_racks(tmp_path: 
 
     _, calls = run(tmp_path, "compose.sh", *command)
     assert calls[-1].startswith(" ")
+
+
+def test_a_running_cluster_is_replaced_one_process_at_a_time_each_in_sync_before_the_next(tmp_path: Path) -> None:
+    changed = "broker-1 broker-2 zookeeper-1"
+    done, calls = run(
+        tmp_path, "up.sh", RUNS="1", STARTS="1", CHANGED=changed, BEHIND="1", PRODUCER_CODE="0", INSECURE="1"
+    )
+    assert done.returncode == 0, done.stderr
+
+    # Compose itself replaces only what has changed.
+    steps = [
+        call.split("|")[1] for call in calls if " --no-deps " in call or "exec" in call or "up -d --remove" in call
+    ]
+    ups = [step.split()[-1] for step in steps if "--no-deps" in step]
+    assert ups == ["zookeeper-1", "controller-1", "broker-1", "broker-2"]
+    assert "compose up -d --remove-orphans" in steps[-1]
+    asked = [step for step in steps if "broker describe 2" in step]
+    assert len(asked) == 3, "it waits until every replica of the broker is in sync"
+    assert all("exec -e PACELINE_BOOTSTRAP_SERVERS=broker-1:9092" in step and " broker-1-1 " in step for step in asked)
+    replaced = re.findall(r"(\S+) was replaced", done.stdout)
+    assert replaced == ["zookeeper-1", "broker-1", "broker-2"]
+
+
+def test_a_small_cluster_has_a_project_and_volumes_of_its_own(tmp_path: Path) -> None:
+    engine = tmp_path / "docker"
+    run(tmp_path, "compose.sh", "ps")
+    engine.write_text(
+        '#!/bin/sh\necho "$COMPOSE_PROJECT_NAME $PACELINE_SETTINGS_DIGEST" >>"$CALLS"\n', encoding="utf-8"
+    )
+    names = []
+    for variables in ({"SMALL": "1"}, {"SMALL": "1", "INSECURE": "1"}, {"SMALL": "1", "COMPOSE_PROJECT_NAME": "own"}):
+        called = subprocess.run(
+            [str(ROOT / "scripts" / "compose.sh"), "config"],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "names"), **variables},
+            check=False, timeout=60,
+        )  # fmt: skip
+        assert called.returncode == 0
+        names.append((tmp_path / "names").read_text(encoding="utf-8").splitlines()[-1].split())
+    assert [name for name, _ in names] == ["paceline-small", "paceline-insecure-small", "own"]
+    assert all(len(digest) == 16 for _, digest in names)
 
 
 def test_a_certificate_that_cannot_be_issued_leaves_the_previous_one(tmp_path: Path) -> None:
