@@ -244,6 +244,10 @@ def _silent_nodes(facts: ClusterFacts, _now_ms: int) -> _Found:
                 cause += f"; its last heartbeat reached the controller {age_text(at_controller.silent_ms)} ago"
         if one.role == "controller" and facts.active is not None:
             continue  # Another controller is active.
+        if "UNIMPLEMENTED" in one.error:
+            symptom = f"at {one.address} is of an earlier version, which does not describe itself"
+            yield Finding(one.name, Severity.NOTE, FindingKind.UNKNOWN, symptom)
+            continue
         yield Finding(one.name, Severity.CRITICAL, FindingKind.NODE_SILENT, symptom, cause, command)
 
 
@@ -384,6 +388,7 @@ def _flapping(facts: ClusterFacts, now_ms: int) -> _Found:
     members = {event.replica for event in facts.events} | {b for e in facts.events for b in e.old_isr or ()}
     for broker_id in sorted(one for one in members if one is not None and one not in facts.removed):
         node, name = descriptions.get(broker_id), f"broker {broker_id}"
+        command = f"paceline watch --broker {broker_id} --since 10m"
         came = _moments(facts, broker_id, (_KINDS.BROKER_UP, _KINDS.BROKER_REGISTERED))
         left = _moments(facts, broker_id, (_KINDS.ISR_SHRUNK,))
         if len(came) >= REGISTRATIONS and broker_id in facts.registered:
@@ -392,11 +397,11 @@ def _flapping(facts: ClusterFacts, now_ms: int) -> _Found:
             if restarted and node is not None:
                 cause = f"its process restarts again and again, last {age_text(node.up_ms)} ago: read its log"
             symptom = f"has registered {len(came)} times in the last ten minutes"
-            yield Finding(name, Severity.WARNING, FindingKind.FLAPPING, symptom, cause, _watch(broker_id))
+            yield Finding(name, Severity.WARNING, FindingKind.FLAPPING, symptom, cause, command)
         elif len(left) >= FLAPS and len(came) < REGISTRATIONS:
             symptom = f"has left ISRs {len(left)} times in the last ten minutes, and came back"
             cause = "it is too slow, or its process stands still from time to time: look at its CPU, disk and network"
-            yield Finding(name, Severity.WARNING, FindingKind.FLAPPING, symptom, cause, _watch(broker_id))
+            yield Finding(name, Severity.WARNING, FindingKind.FLAPPING, symptom, cause, command)
 
 
 def _partitions(facts: ClusterFacts, now_ms: int) -> _Found:
@@ -461,10 +466,6 @@ def _moments(facts: ClusterFacts, broker_id: int, kinds: Sequence[StateChangeKin
         if not found or time_ms - found[-1] > _SAME_MS:
             found.append(time_ms)
     return found
-
-
-def _watch(broker_id: int) -> str:
-    return f"paceline watch --broker {broker_id} --since 10m"
 
 
 def _size(count: int) -> str:
