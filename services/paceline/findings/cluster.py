@@ -28,8 +28,6 @@ FLAPS: Final = 3
 """Departures from ISRs from which on a broker flaps."""
 REGISTRATIONS: Final = 4
 """The same for registrations: a start and an outage of ZooKeeper count, too."""
-_SAME_MS: Final = 2_000
-"""Events of one cause, such as the ISR changes of many partitions, happen within this time."""
 QUEUE: Final = 100
 MOST_PARTITIONS: Final = 10
 _GUIDE: Final = "docs/operations.md"
@@ -453,19 +451,20 @@ _RULES: Final[Sequence[Callable[[ClusterFacts, int], _Found]]] = (
 
 
 def _moments(facts: ClusterFacts, broker_id: int, kinds: Sequence[StateChangeKind]) -> list[int]:
-    """Return the times at which a broker came, or left an ISR; events of one cause count once."""
-    times = []
+    """Return the times at which a broker came, or left an ISR: those that one process or one partition reports.
+
+    Otherwise a departure from many ISRs, or a registration that broker and controller report, would count often.
+    """
+    times: dict[object, list[int]] = defaultdict(list)
     for event in facts.events:
-        is_about = event.replica == broker_id
+        is_about, source = event.replica == broker_id, (event.kind, event.who)
         if event.kind is _KINDS.ISR_SHRUNK:
             is_about = broker_id in (event.old_isr or ()) and broker_id not in (event.isr or ())
+            source = (event.kind, str(event.topic_partition))
         if event.kind in kinds and is_about:
-            times.append(event.wall_ms)
-    found: list[int] = []
-    for time_ms in sorted(times):
-        if not found or time_ms - found[-1] > _SAME_MS:
-            found.append(time_ms)
-    return found
+            times[source].append(event.wall_ms)
+    longest: list[int] = max(times.values(), key=len, default=[])
+    return sorted(longest)
 
 
 def _size(count: int) -> str:

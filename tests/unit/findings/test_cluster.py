@@ -64,10 +64,17 @@ def partition(**fields: Any) -> PartitionFacts:
     return PartitionFacts(**given)
 
 
-def shrunk(t_s: int, left: int = 3) -> StateChange:
+def shrunk(t_s: int, left: int = 3, partition: int = 0) -> StateChange:
     isr = tuple(one for one in (1, 2, 3) if one != left)
     wall_ms = NOW_MS - t_s * 1000
-    return StateChange(who="broker-1", wall_ms=wall_ms, kind=StateChangeKind.ISR_SHRUNK, old_isr=(1, 2, 3), isr=isr)
+    return StateChange(
+        who="broker-1",
+        wall_ms=wall_ms,
+        kind=StateChangeKind.ISR_SHRUNK,
+        old_isr=(1, 2, 3),
+        isr=isr,
+        topic_partition=TopicPartition("t", partition),
+    )
 
 
 def came(t_s: int, broker_id: int = 3) -> StateChange:
@@ -184,4 +191,6 @@ def test_a_process_of_an_earlier_version_is_a_note() -> None:
 def test_a_short_disturbance_is_no_finding() -> None:
     moved = broker(1, zookeeper_state="disconnected", zookeeper_state_ms=500)
     waiting = broker(2, peers=(NodePeer("leader", 1, "b1:1", 400),))
-    assert not is_wrong(judge(cluster(moved, waiting, events=(shrunk(9), shrunk(9), shrunk(8))), NOW_MS))
+    assert not is_wrong(
+        judge(cluster(moved, waiting, events=tuple(shrunk(9, partition=one) for one in range(9))), NOW_MS)
+    )
