@@ -327,7 +327,7 @@ class _PublishStream:
                 self._open += 1
                 self._open_bytes += size
                 self._lane.publish(request.publish, self._answer_to(request.number, size))
-                while self._open >= STREAM_REQUESTS or self._open_bytes >= STREAM_BYTES:
+                while self._open + len(self._answers) >= STREAM_REQUESTS or self._open_bytes >= STREAM_BYTES:
                     self._drained.clear()
                     await self._drained.wait()
                 await self._publisher.room.wait()
@@ -360,4 +360,5 @@ class _PublishStream:
                 return None
             self._changed.clear()
             await self._changed.wait()
+        self._drained.set()
         return self._answers.popleft()
