@@ -88,7 +88,7 @@ protos-check: ## compare the committed stubs with a fresh run
 protos-baseline: install ## make protos/ the baseline that lint compares later changes with
 	@cd protos && ../$(VENV)/bin/buf build --exclude-source-info -o baseline.binpb
 
-clients: ## build and test the client libraries whose toolchains are here
+clients: ## build and test the client libraries, and build the samples, whose toolchains are here
 	@scripts/clients/all.sh
 
 run: install java ## stream real flights through a cluster, kill a leader, read it with Spark; KEEP=1: and keep it

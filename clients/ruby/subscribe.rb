@@ -32,6 +32,7 @@ until stopping
       failures = 0
     end
   rescue GRPC::BadStatus => error
+    requests << nil # Ends the thread that sends.
     pause_after error, failures += 1
   end
 end

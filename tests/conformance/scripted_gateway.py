@@ -54,7 +54,7 @@ class ScriptedGateway(GatewayServiceServicer):
         if request.topic != self.topic:
             _abort(context, error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.topic}"))
         results = []
-        for record in request.records:
+        for record in request.records or [request]:
             code = self.refused_values.get(record.value)
             if code is not None:
                 results.append(

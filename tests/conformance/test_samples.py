@@ -10,6 +10,7 @@ from tests.conformance.clusters import wait_until
 from tests.conformance.driver import ToolchainMissingError
 from tests.conformance.samples import ENDED, Read, Sample, known_samples
 from tests.conformance.scripted_gateway import ScriptedGateway
+from tests.integration.tcp_proxy import TcpProxy
 
 TOPIC = "orders"
 PER_CALL = 500
@@ -44,10 +45,11 @@ def gateways() -> Iterator[tuple[ScriptedGateway, ScriptedGateway]]:
     second.stop()
 
 
-def test_lines_become_records_in_their_order(sample: Sample, gateways: tuple[ScriptedGateway, ...]) -> None:
-    done = sample.publish([gateways[0].address], TOPIC, VALUES)
-    assert (done.returncode, done.stdout) == (0, b"%d records published\n" % len(VALUES)), done.stderr
-    assert gateways[0].logs == [VALUES[0::2], VALUES[1::2]]
+@pytest.mark.parametrize("count", [len(VALUES), PER_CALL])
+def test_lines_become_records_in_their_order(sample: Sample, gateways: tuple[ScriptedGateway, ...], count: int) -> None:
+    done = sample.publish([gateways[0].address], TOPIC, VALUES[:count])
+    assert (done.returncode, done.stdout) == (0, b"%d records published\n" % count), done.stderr
+    assert gateways[0].logs == [VALUES[0:count:2], VALUES[1:count:2]]
 
 
 def test_a_refused_call_is_repeated_at_the_next_gateway(sample: Sample, gateways: tuple[ScriptedGateway, ...]) -> None:
@@ -120,6 +122,25 @@ def test_a_subscriber_continues_at_the_next_gateway(sample: Sample, gateways: tu
     assert read == {(p, o, value) for p, log in enumerate(first.logs) for o, value in enumerate(log)}
     # Records whose acknowledgement the first stream did not read any more are delivered again.
     assert len(subscriber.read) <= len(VALUES) + 30
+
+
+def test_a_subscriber_survives_a_broken_connection(sample: Sample, gateways: tuple[ScriptedGateway, ...]) -> None:
+    first, second = gateways
+    host, port = first.address.split(":")
+    proxy = TcpProxy(host, int(port))
+    subscriber = sample.subscriber([proxy.address, second.address], TOPIC, "billing")
+    try:
+        first.logs[0].extend(VALUES)
+        wait_until(lambda: first.committed[0] == len(VALUES), "all is acknowledged", 30.0)
+        proxy.sever()
+        first.logs[1].extend(VALUES)
+        wait_until(lambda: first.committed[1] == len(VALUES), "the rest is acknowledged", 30.0)
+        assert subscriber.stop() in ENDED, subscriber.complaints
+    finally:
+        subscriber.kill()
+        proxy.close()
+    assert_read(subscriber.read, first.logs)
+    assert len(second.subscriptions) == 1
 
 
 def test_a_subscriber_ends_at_an_error_that_does_not_pass(

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 RECORDS = 100_000
 PARTITIONS = 6
 CHUNKS = 40
-"""The lines are written in so many parts, so that faults happen between them."""
+"""The lines are written in so many parts; a fault happens right after one."""
 CHUNK_PAUSE_S = 0.5
 WATCH_S = 0.2
 PATIENCE_S = 180.0
@@ -133,17 +133,17 @@ def coordinator_of(admin: Admin, group: str) -> int:
 
 
 def publish(process: subprocess.Popen[bytes], values: list[bytes], faults: Mapping[int, Callable[[], None]]) -> bytes:
-    """Write the lines in chunks, with a fault before some of them; return the complaints of the ended publisher."""
+    """Write the lines in chunks, with a fault after some of them; return the complaints of the ended publisher."""
     assert process.stdin is not None and process.stderr is not None
     complaints: list[bytes] = []
     reader = threading.Thread(target=lambda: complaints.extend(process.stderr or ()), daemon=True)
     reader.start()
     size = len(values) // CHUNKS
     for chunk in range(CHUNKS):
-        if chunk in faults:
-            faults[chunk]()
         process.stdin.write(b"".join(value + b"\n" for value in values[chunk * size : (chunk + 1) * size]))
         process.stdin.flush()
+        if chunk in faults:
+            faults[chunk]()
         time.sleep(CHUNK_PAUSE_S)
     process.stdin.close()
     code = process.wait(PATIENCE_S)

@@ -57,7 +57,9 @@ pub fn stop_signal() -> io::Result<watch::Receiver<bool>> {
 /// Sleeps for a second after an error that may be over at the next attempt; returns the message of any other error, and of
 /// the last of too many failures in a row.
 pub async fn pause_after(error: Status, failures: u32) -> Result<(), String> {
-    let passes = matches!(error.code(), Code::Unavailable | Code::Aborted | Code::DeadlineExceeded);
+    // A status with a source is that of a broken connection; its code may be Unknown.
+    let passes =
+        matches!(error.code(), Code::Unavailable | Code::Aborted | Code::DeadlineExceeded) || error.source().is_some();
     if !passes || failures >= MOST_FAILURES {
         return Err(error.message().to_owned());
     }

@@ -17,7 +17,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   records.push(PublishRecord.fromPartial({ value: Buffer.from(line) }));
   if (records.length === RECORDS_PER_CALL) await publishRecords();
 }
-await publishRecords();
+if (records.length > 0) await publishRecords();
 console.log(`${published} records published`);
 
 async function publishRecords(): Promise<void> {
