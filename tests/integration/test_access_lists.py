@@ -47,7 +47,7 @@ class Access:
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         authority = CertificateAuthority.load(cluster.certificates)
-        for name in ("alice", "bob"):
+        for name in ("alice", "bob", "carol"):
             identity = Identity(authority.trust_domain, Role.CLIENT, name)
             authority.issue(identity, (), cluster.certificates, datetime.timedelta(days=1))
         with self.admin() as admin:
@@ -307,16 +307,16 @@ def published(access: Access, name: str, address: str, topic: str) -> str:
 
 def test_a_gateway_has_the_rights_of_its_caller_alone(access: Access) -> None:
     access.give("alice", "Write", "Topic", "rides")
-    access.give("bob", "Read", "Topic", "rides")
+    access.give("carol", "Read", "Topic", "rides")
     with access.admin() as admin:
-        admin.create_acls([AccessRule("User:bob", "Read", "Group", "readers")])
+        admin.create_acls([AccessRule("User:carol", "Read", "Group", "readers")])
     address = access.cluster.start_gateway().client_address
     assert published(access, "alice", address, "rides") == ""
     assert published(access, "alice", address, "open") == ErrorCode.TOPIC_AUTHORIZATION_FAILED.name
-    assert published(access, "bob", address, "rides") == ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
+    assert published(access, "carol", address, "rides") == ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 
     def received() -> bytes | None:
-        with gateway_channel(access, "bob", address) as channel:
+        with gateway_channel(access, "carol", address) as channel:
             ask = SubscribeRequest(subscribe=Subscription(topics=["rides"], group="readers"))
             requests: queue.SimpleQueue[SubscribeRequest] = queue.SimpleQueue()
             requests.put(ask)
@@ -327,12 +327,12 @@ def test_a_gateway_has_the_rights_of_its_caller_alone(access: Access) -> None:
             return value
 
     assert received() == b"by gateway"
-    refused = access.audit("denied", principal="User:bob", rpc="/paceline.v1.LogService/InitProducerId")
+    refused = access.audit("denied", principal="User:carol", rpc="/paceline.v1.LogService/InitProducerId")
     assert refused and all(one["uri"].endswith("/gateway/1") for one in refused)
 
 
 def test_only_a_gateway_may_name_another_principal(access: Access) -> None:
-    with gateway_channel(access, "bob", access.cluster.bootstrap.split(",")[0]) as channel:
+    with gateway_channel(access, "carol", access.cluster.bootstrap.split(",")[0]) as channel:
         stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.DescribeTopics(
@@ -342,8 +342,8 @@ def test_only_a_gateway_may_name_another_principal(access: Access) -> None:
 
 
 def test_a_producer_without_any_right_to_write_fails_at_once(access: Access) -> None:
-    access.give("bob", "Read", "Topic", "rides")
-    with Producer(access.cluster.bootstrap, tls=access.files("bob"), delivery_timeout_ms=60_000) as producer:
+    access.give("carol", "Read", "Topic", "rides")
+    with Producer(access.cluster.bootstrap, tls=access.files("carol"), delivery_timeout_ms=60_000) as producer:
         begin = time.monotonic()
         assert isinstance(refusal(lambda: producer.send("rides", b"no").result(60)), ClusterAuthorizationError)
         assert time.monotonic() - begin < 30
