@@ -371,6 +371,7 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
             applied_leader_epoch=one.applied_leader_epoch,
             last_fetch_ago_ms=one.last_fetch_ago_ms,
             caught_up_ago_ms=raw[one.broker_id].get("last_caught_up_ago_ms"),
+            is_earlier=one.known_ms < t - parts["sample_age_ms"],
             online=bool(raw[one.broker_id].get("registered", raw[one.broker_id].get("online", True))),
         )
         for one in parts["replicas"]

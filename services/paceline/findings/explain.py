@@ -116,10 +116,10 @@ def explain(facts: PartitionFacts, now_ms: int) -> list[Finding]:
 def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
     """Every ISR member has each record that was acknowledged or read, and the high watermark is above it."""
     leader, broker = _replica(facts, facts.leader), _broker(facts, facts.leader)
-    if leader is None or leader.log_end_offset is None or _offline(facts, leader):
+    if leader is None or leader.log_end_offset is None or leader.is_earlier or _offline(facts, leader):
         return
     if broker is not None and broker.answers is False:
-        return  # Its offsets are of an earlier moment.
+        return  # Its offsets are of an earlier moment, too.
     # An election from outside the ISR may lose records: by consent, or when the whole ISR was damaged.
     from_outside = bool(facts.isr_before_election) and facts.leader not in facts.isr_before_election
     lost = Severity.CRITICAL if from_outside else Severity.BROKEN
@@ -128,7 +128,11 @@ def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
         if end is None:
             continue
         told = f"{promise} up to offset {end:,}"
-        members = [one for one in facts.replicas if one.broker_id in facts.isr and _offline(facts, one) is None]
+        members = [
+            one
+            for one in facts.replicas
+            if one.broker_id in facts.isr and not one.is_earlier and _offline(facts, one) is None
+        ]
         without = [one.broker_id for one in members if one.log_end_offset is not None and one.log_end_offset < end]
         if end > leader.log_end_offset:
             symptom = f"has lost {_count(end - leader.log_end_offset, 'record')} {told}"

@@ -34,6 +34,8 @@ class ReplicaFacts:
     """Since it last had the leader's log end; None when it never had in this leader epoch."""
     records_per_s: float | None = None
     """Growth of its log; needs two samples."""
+    is_earlier: bool = False
+    """Whether its offsets are older than those of the other replicas, because its broker has not answered since."""
     online: bool = True
     """Whether the controller believes that its broker is alive and its log directory works."""
     directory_offline: bool = False

@@ -440,6 +440,8 @@ def test_a_read_record_above_the_high_watermark_is_told() -> None:
 def test_offsets_of_a_leader_that_does_not_answer_break_no_promise() -> None:
     facts = partition(replica(1, 90), broker(1, answers=False), acknowledged_offset=100)
     assert all(one.kind is not FindingKind.LOST for one in explain(facts, NOW_MS))
+    facts = partition(replica(1, 90, is_earlier=True), replica(2, 90, is_earlier=True), acknowledged_offset=100)
+    assert first(facts).kind is FindingKind.HEALTHY
 
 
 def test_a_leader_from_outside_the_isr_is_named() -> None:
