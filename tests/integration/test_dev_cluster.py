@@ -44,7 +44,7 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         ConsoleVisitor(address_in(dev(tmp_path, "logs", "console", "-n", "1").stdout))
         killed = dev(tmp_path, "kill", "broker-1")
         assert (killed.exit_code, killed.stdout) == (0, "killed broker-1\n")
-        others = {"zookeeper": True, "controller-1000000": True, "console": True}
+        others = {"zookeeper": True, "controller-1000000": True, "gateway-1": True, "console": True}
         assert running(tmp_path) == {"broker-1": False, **others}
         again = dev(tmp_path, "up")
         assert again.exit_code == 1
@@ -61,7 +61,7 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         twice = dev(tmp_path, "start", "broker-1")
         assert twice.exit_code == 1 and "broker-1 already runs with pid" in twice.stderr
         unknown = dev(tmp_path, "kill", "broker-7")
-        assert unknown.exit_code == 1 and "it has controller-1000000, broker-1, console" in unknown.stderr
+        assert unknown.exit_code == 1 and "it has controller-1000000, broker-1, gateway-1, console" in unknown.stderr
         shared = [path for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077]
         private = {path.name for path in tmp_path.rglob("*")} - {path.name for path in shared}
         assert {
@@ -83,7 +83,7 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         restarted = dev(tmp_path, "restart", "broker-1")
         assert restarted.exit_code == 0, restarted.output
         console = next(node for node in (read_state(tmp_path) or {})["nodes"] if node["name"] == "console")
-        assert dev(tmp_path, "down").stdout == "stopped: console, broker-1, controller-1000000, zookeeper\n"
+        assert dev(tmp_path, "down").stdout == "stopped: console, gateway-1, broker-1, controller-1000000, zookeeper\n"
         assert not alive(console["pid"], tmp_path)
         second = dev(tmp_path, "up", "--brokers", "1", "--controllers", "1")
         assert second.exit_code == 0, second.output
