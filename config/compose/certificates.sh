@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the secrets of docker-compose.yml, in its service `certificates`: the authority and ZooKeeper's password once, a
-# certificate for each node when it has none or the last one is 30 days old. Nodes use a new certificate without a restart.
+# certificate for each node when it has none, the last one is 30 days old, or RENEW is set. Nodes use a new certificate
+# without a restart.
 #
 #   certificates.sh               all of these; each folder of /secrets is the volume of one service
 #   certificates.sh client NAME   issue a certificate for the client User:NAME and write it to stdout as a tar archive
@@ -16,7 +17,7 @@ fi
 
 node() {  # node ROLE ID SERVICE: its files, which only the user of its container can read
   folder=/secrets/$3
-  if [ -z "$(find "$folder" -name node.crt -mtime -30)" ]; then
+  if [ -n "${RENEW:-}" ] || [ -z "$(find "$folder" -name node.crt -mtime -30)" ]; then
     paceline certs node "$authority" "$1/$2" --host "$3" --host "$3-back" --host localhost --out "$folder"
     mv "$folder/$1-$2.key" "$folder/node.key"
     mv "$folder/$1-$2.crt" "$folder/node.crt"
@@ -43,7 +44,7 @@ chmod 700 /secrets/zookeeper
 # client NAME: the certificate of a service that is a client.
 client() {
   folder=/secrets/$1
-  if [ -z "$(find "$folder" -name client.crt -mtime -30)" ]; then
+  if [ -n "${RENEW:-}" ] || [ -z "$(find "$folder" -name client.crt -mtime -30)" ]; then
     paceline certs client "$authority" "$1" --out "$folder" >/dev/null
     mv "$folder/client-$1.key" "$folder/client.key"
     mv "$folder/client-$1.crt" "$folder/client.crt"

@@ -98,10 +98,11 @@ class ComposeCluster:
 
     def compose(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
         """Run a compose command for this cluster."""
-        return run(["scripts/compose.sh", *arguments], timeout_s, **self._variables)
+        return run(["scripts/compose.sh", *arguments], timeout_s, **self.variables)
 
     @property
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
+        """Environment of the scripts that run this cluster."""
         return {
             **{f"PORT_{name.upper().replace('-', '_')}": str(port) for name, port in self._ports.items()},
             "COMPOSE_PROJECT_NAME": self.project,
@@ -115,7 +116,7 @@ class ComposeCluster:
         """Certificate files of the client ``admin``, issued on first use."""
         folder = LOGS / f"{self.project}-certificates" / "admin"
         if not folder.exists():
-            run(["scripts/certificate.sh", "admin"], **self._variables)
+            run(["scripts/certificate.sh", "admin"], **self.variables)
         return TlsFiles(folder / "ca.crt", folder / "client-admin.crt", folder / "client-admin.key")
 
     def client(self, *services: str, give_up: Callable[[], bool] = lambda: False) -> StubClient:
