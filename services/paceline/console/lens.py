@@ -401,7 +401,7 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
         acknowledged_by_leader_offset=parts["acknowledged_by_leader"],
         read_offset=parts["read"],
         isr_before_election=before_election,
-        committed_under_min_isr=_committed_under_min_isr(parts, track, t, under_min_since),
+        committed_under_min_isr=_committed_under_min_isr(parts, track, t, under_min_since, leader_since),
         controller_epoch_falls=tuple(
             (broker, before, epoch)
             for broker, steps in parts["applied"]
@@ -416,16 +416,16 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
 
 
 def _committed_under_min_isr(
-    parts: dict[str, Any], track: Track, t: int, under_min_since: int | None
+    parts: dict[str, Any], track: Track, t: int, under_min_since: int | None, leader_since: int | None
 ) -> tuple[int, int] | None:
-    """Return the high watermark before and after it last moved, if the leader led with too small an ISR by then."""
+    """Return the leader's high watermark before and after it moved, if its ISR has been too small all the time."""
     if len(parts["isr"]) >= (parts["min_insync_replicas"] or 0) or under_min_since is None:
         return None
     own = [
         one["high_watermark"]
-        for entry in track.samples.between(under_min_since, t)
+        for entry in track.samples.between(max(under_min_since, leader_since or 0), t)
         for one in entry.value.get("replicas", ())
-        if one["broker_id"] == parts["leader"] and one.get("role") == "leader" and one.get("high_watermark") is not None
+        if one["broker_id"] == parts["leader"] and one.get("high_watermark") is not None
     ]
     return (own[0], own[-1]) if own and own[-1] > own[0] else None
 
