@@ -199,8 +199,8 @@ global___PublishRecord = PublishRecord
 
 @typing.final
 class IdempotentProducer(google.protobuf.message.Message):
-    """IdempotentProducer makes a request safe to repeat. Get the id from LogService.InitProducerId, which gateways serve,
-    too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
+    """IdempotentProducer makes a request safe to repeat. Get the id from paceline.v1.LogService.InitProducerId
+    (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
     same request with the same three numbers, to any gateway: a broker that has already appended it answers with its
     offset and appends nothing. All records of the request are appended or none. Send the requests of a partition one
     after the other, each after the answer of the request before, unless they are on the same PublishStream. After
@@ -428,7 +428,7 @@ class Subscription(google.protobuf.message.Message):
     """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of existing topics; UNKNOWN_TOPIC_OR_PARTITION when one does not exist. Give topics or topic_pattern."""
+        """Names of existing topics; UNKNOWN_TOPIC_OR_PARTITION when one does not exist. Give either topics or topic_pattern."""
 
     @property
     def start_positions(self) -> global___Positions:
@@ -590,8 +590,8 @@ class PartitionsAssigned(google.protobuf.message.Message):
     POSITIONS_FIELD_NUMBER: builtins.int
     @property
     def positions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Position]:
-        """The partitions, each with the position of its first delivery. The position is absent from this list (offset -1)
-        when it depends on a lookup that has not ended, as for LATEST or a time.
+        """The partitions, each with the committed position from which delivery continues; offset -1 when the group has
+        committed none, and without a group.
         """
 
     def __init__(

@@ -27,9 +27,12 @@ class GatewayServiceStub:
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored.
-      3. To end, close the sending side and read until the stream ends. To survive failures, open a new stream, on this
-         gateway or another, after a pause of about a second whenever a stream ends with UNAVAILABLE or ABORTED.
+         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
+         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
+         partition moves (`revoked`) are delivered again.
+      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
+         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
+         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -50,8 +53,10 @@ class GatewayServiceStub:
     Errors: a failed call has a gRPC status whose details hold a google.rpc.ErrorInfo with the reason, see errors.proto.
     The reasons that callers meet:
       INVALID_REQUEST (INVALID_ARGUMENT)            a field is missing or out of range; the message names the field
-      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist
-      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record is larger than 1,000,000 bytes or the topic's limit
+      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist; answered after some seconds,
+                                                    in which a new topic may become known
+      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record with its overhead (100 bytes are enough) is larger than
+                                                    1,000,000 bytes or the topic's limit
       REQUEST_TIMED_OUT (DEADLINE_EXCEEDED)         the record may have been appended
       THROTTLED (RESOURCE_EXHAUSTED)                the gateway has reached a limit; repeat after a pause
       SHUTTING_DOWN (UNAVAILABLE)                   the gateway stops; call another gateway
@@ -128,9 +133,12 @@ class GatewayServiceAsyncStub:
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored.
-      3. To end, close the sending side and read until the stream ends. To survive failures, open a new stream, on this
-         gateway or another, after a pause of about a second whenever a stream ends with UNAVAILABLE or ABORTED.
+         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
+         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
+         partition moves (`revoked`) are delivered again.
+      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
+         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
+         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -151,8 +159,10 @@ class GatewayServiceAsyncStub:
     Errors: a failed call has a gRPC status whose details hold a google.rpc.ErrorInfo with the reason, see errors.proto.
     The reasons that callers meet:
       INVALID_REQUEST (INVALID_ARGUMENT)            a field is missing or out of range; the message names the field
-      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist
-      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record is larger than 1,000,000 bytes or the topic's limit
+      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist; answered after some seconds,
+                                                    in which a new topic may become known
+      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record with its overhead (100 bytes are enough) is larger than
+                                                    1,000,000 bytes or the topic's limit
       REQUEST_TIMED_OUT (DEADLINE_EXCEEDED)         the record may have been appended
       THROTTLED (RESOURCE_EXHAUSTED)                the gateway has reached a limit; repeat after a pause
       SHUTTING_DOWN (UNAVAILABLE)                   the gateway stops; call another gateway
@@ -228,9 +238,12 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored.
-      3. To end, close the sending side and read until the stream ends. To survive failures, open a new stream, on this
-         gateway or another, after a pause of about a second whenever a stream ends with UNAVAILABLE or ABORTED.
+         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
+         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
+         partition moves (`revoked`) are delivered again.
+      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
+         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
+         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -251,8 +264,10 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
     Errors: a failed call has a gRPC status whose details hold a google.rpc.ErrorInfo with the reason, see errors.proto.
     The reasons that callers meet:
       INVALID_REQUEST (INVALID_ARGUMENT)            a field is missing or out of range; the message names the field
-      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist
-      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record is larger than 1,000,000 bytes or the topic's limit
+      UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist; answered after some seconds,
+                                                    in which a new topic may become known
+      MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record with its overhead (100 bytes are enough) is larger than
+                                                    1,000,000 bytes or the topic's limit
       REQUEST_TIMED_OUT (DEADLINE_EXCEEDED)         the record may have been appended
       THROTTLED (RESOURCE_EXHAUSTED)                the gateway has reached a limit; repeat after a pause
       SHUTTING_DOWN (UNAVAILABLE)                   the gateway stops; call another gateway

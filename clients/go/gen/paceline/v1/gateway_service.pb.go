@@ -343,8 +343,8 @@ func (x *PublishRecord) GetMessageId() string {
 	return ""
 }
 
-// IdempotentProducer makes a request safe to repeat. Get the id from LogService.InitProducerId, which gateways serve,
-// too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
+// IdempotentProducer makes a request safe to repeat. Get the id from paceline.v1.LogService.InitProducerId
+// (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
 // same request with the same three numbers, to any gateway: a broker that has already appended it answers with its
 // offset and appends nothing. All records of the request are appended or none. Send the requests of a partition one
 // after the other, each after the answer of the request before, unless they are on the same PublishStream. After
@@ -774,7 +774,7 @@ func (x *Positions) GetPositions() []*Position {
 // committed a position.
 type Subscription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of existing topics; UNKNOWN_TOPIC_OR_PARTITION when one does not exist. Give topics or topic_pattern.
+	// Names of existing topics; UNKNOWN_TOPIC_OR_PARTITION when one does not exist. Give either topics or topic_pattern.
 	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Regular expression (Python syntax) that must match the whole name of a topic; includes topics that are created
 	// later. Needs a group.
@@ -1239,8 +1239,8 @@ func (x *DeliveredRecords) GetLag() int64 {
 // PartitionsAssigned names partitions of the stream.
 type PartitionsAssigned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The partitions, each with the position of its first delivery. The position is absent from this list (offset -1)
-	// when it depends on a lookup that has not ended, as for LATEST or a time.
+	// The partitions, each with the committed position from which delivery continues; offset -1 when the group has
+	// committed none, and without a group.
 	Positions     []*Position `protobuf:"bytes,1,rep,name=positions,proto3" json:"positions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -43,9 +43,12 @@ const (
 // Subscriber:
 //  1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
 //  2. Read responses. After the records of a response are processed, send its `next` back:
-//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored.
-//  3. To end, close the sending side and read until the stream ends. To survive failures, open a new stream, on this
-//     gateway or another, after a pause of about a second whenever a stream ends with UNAVAILABLE or ABORTED.
+//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
+//     a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
+//     partition moves (`revoked`) are delivered again.
+//  3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
+//     failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
+//     with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
 //
 // Run the same program several times with one group, on any gateways, and the programs share the partitions.
 //
@@ -68,8 +71,10 @@ const (
 // The reasons that callers meet:
 //
 //	INVALID_REQUEST (INVALID_ARGUMENT)            a field is missing or out of range; the message names the field
-//	UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist
-//	MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record is larger than 1,000,000 bytes or the topic's limit
+//	UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist; answered after some seconds,
+//	                                              in which a new topic may become known
+//	MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record with its overhead (100 bytes are enough) is larger than
+//	                                              1,000,000 bytes or the topic's limit
 //	REQUEST_TIMED_OUT (DEADLINE_EXCEEDED)         the record may have been appended
 //	THROTTLED (RESOURCE_EXHAUSTED)                the gateway has reached a limit; repeat after a pause
 //	SHUTTING_DOWN (UNAVAILABLE)                   the gateway stops; call another gateway
@@ -202,9 +207,12 @@ func (c *gatewayServiceClient) Query(ctx context.Context, in *QueryRequest, opts
 // Subscriber:
 //  1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
 //  2. Read responses. After the records of a response are processed, send its `next` back:
-//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored.
-//  3. To end, close the sending side and read until the stream ends. To survive failures, open a new stream, on this
-//     gateway or another, after a pause of about a second whenever a stream ends with UNAVAILABLE or ABORTED.
+//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
+//     a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
+//     partition moves (`revoked`) are delivered again.
+//  3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
+//     failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
+//     with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
 //
 // Run the same program several times with one group, on any gateways, and the programs share the partitions.
 //
@@ -227,8 +235,10 @@ func (c *gatewayServiceClient) Query(ctx context.Context, in *QueryRequest, opts
 // The reasons that callers meet:
 //
 //	INVALID_REQUEST (INVALID_ARGUMENT)            a field is missing or out of range; the message names the field
-//	UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist
-//	MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record is larger than 1,000,000 bytes or the topic's limit
+//	UNKNOWN_TOPIC_OR_PARTITION (NOT_FOUND)        the topic or partition does not exist; answered after some seconds,
+//	                                              in which a new topic may become known
+//	MESSAGE_TOO_LARGE (INVALID_ARGUMENT)          the record with its overhead (100 bytes are enough) is larger than
+//	                                              1,000,000 bytes or the topic's limit
 //	REQUEST_TIMED_OUT (DEADLINE_EXCEEDED)         the record may have been appended
 //	THROTTLED (RESOURCE_EXHAUSTED)                the gateway has reached a limit; repeat after a pause
 //	SHUTTING_DOWN (UNAVAILABLE)                   the gateway stops; call another gateway
