@@ -141,7 +141,7 @@ def _zookeeper(facts: ClusterFacts, _now_ms: int) -> _Found:
             f"has not been reached for {longest} by any process that answers ({names}); records still flow while all "
             "followers fetch, but no leader is elected and nothing can be changed",
             "its ensemble has lost its quorum, or the network to it is cut",
-            f"paceline doctor broker --config FILE   # on a broker: the state of each server; {_GUIDE}#lost-zookeeper",
+            f"paceline doctor broker FLAGS   # those of a broker's command line: each server; {_GUIDE}#lost-zookeeper",
         )
         return
     cause = f"{names_in(reaching)} still reach it: its network to ZooKeeper is cut, or its process stood still"
@@ -151,7 +151,7 @@ def _zookeeper(facts: ClusterFacts, _now_ms: int) -> _Found:
         FindingKind.ZOOKEEPER,
         f"{'has' if len(lost) == 1 else 'have'} had no ZooKeeper session for {longest}",
         cause,
-        "paceline doctor broker --config FILE   # on that machine",
+        "paceline doctor broker FLAGS   # those of its command line, on its machine",
     )
 
 
@@ -192,7 +192,10 @@ def _dead_brokers(facts: ClusterFacts, now_ms: int) -> _Found:
         return  # The metadata does not tell which brokers are registered.
     starting = {one.node_id: one for one in facts.answered if one.state == "starting"}
     for broker_id in sorted(facts.expected - facts.registered - facts.removed):
-        node, cause = starting.get(broker_id), "its process does not run, or its ZooKeeper session has ended"
+        node, cause = (
+            starting.get(broker_id),
+            "its process does not run, or it stands still and its ZooKeeper session has ended",
+        )
         if node is not None:
             cause = f"its process has been starting for {age_text(node.up_ms)}"
         count = sum(broker_id in [one.broker_id for one in part.replicas] for part in facts.partitions)
@@ -207,7 +210,8 @@ def _dead_brokers(facts: ClusterFacts, now_ms: int) -> _Found:
             FindingKind.BROKER_DEAD,
             symptom,
             cause,
-            f"start broker {broker_id}; if its machine is lost: paceline broker remove {broker_id}",
+            f"start broker {broker_id}, or end its process first if it stands still; "
+            f"if its machine is lost: paceline broker remove {broker_id}",
         )
 
 
@@ -235,7 +239,7 @@ def _silent_nodes(facts: ClusterFacts, _now_ms: int) -> _Found:
                 f"{one.error}; its heartbeats reach the controller, so that its process runs: advertised.listeners is "
                 "wrong, or the network between here and that address is cut"
             )
-            command = "paceline doctor broker --config FILE   # on that machine"
+            command = "paceline doctor broker FLAGS   # those of its command line, on its machine"
         else:
             symptom, cause = f"cannot be reached at {one.address}", one.error
             if at_controller is not None and at_controller.silent_ms is not None:
@@ -273,7 +277,7 @@ def _unreached_peers(facts: ClusterFacts, _now_ms: int) -> _Found:
             f"has not answered {callers} at {peer.address} for {age_text(late_ms)}",
             f"{peer.error}: its {listeners[kind]} address in advertised.listeners is wrong, its certificate is not "
             "accepted, or the network is cut",
-            "paceline doctor broker --config FILE   # on that machine",
+            "paceline doctor broker FLAGS   # those of its command line, on its machine",
         )
 
 
@@ -320,7 +324,7 @@ def _disks(facts: ClusterFacts, _now_ms: int) -> _Found:
                 command += f" --retry {one.path}   # after the disk was repaired"
                 cause: str | None = "its disk or file system failed: the error is in the broker's log"
             elif one.room > 1 and free is not None and limit is not None:
-                pause = " and its followers pause" if one.room > 2 else ""
+                pause = " and its follower replicas pause" if one.room > 2 else ""
                 severity, symptom = Severity.CRITICAL, f"refuses produce requests for {one.path}{pause}"
                 cause = f"its disk is full: {_size(free)} free, and log.dir.min.free.bytes is {_size(limit)}"
                 command += f"   # make room: {_GUIDE}#full-disk"

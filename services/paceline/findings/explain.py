@@ -268,6 +268,7 @@ def _reassignment(facts: PartitionFacts, _now_ms: int) -> _Found:
     stuck = "; ".join(awaited.reason for awaited in move.waits_for if awaited.stuck)
     if stuck:
         symptom += " and does not get on"
+        command = f"paceline reassign cancel {_name(facts)}   # if the cause stays"
         yield Severity.WARNING, FindingKind.REASSIGNMENT_STUCK, symptom, stuck, command
         return
     waits = "; ".join(awaited.reason for awaited in move.waits_for)
