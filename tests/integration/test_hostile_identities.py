@@ -287,6 +287,7 @@ def test_broker_epochs_are_for_super_users(secure: SecureCluster) -> None:
     shown = {}
     for name in ("admin", "guest"):
         with Admin(secure.cluster.bootstrap, tls=secure.cluster.client_files(name)) as admin:
+            eventually(lambda admin=admin: "t" in admin.list_topics(), 10.0, "the broker obeys the rule")
             (partition,) = admin.describe_replicas("t", [0])
             shown[name] = [replica.broker_epoch is not None for replica in partition.replicas]
     assert any(shown["admin"]) and not any(shown["guest"])

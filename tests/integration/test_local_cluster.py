@@ -27,7 +27,7 @@ def test_a_password_file_that_a_killed_start_left_empty_gets_a_password(tmp_path
     path.parent.mkdir()
     path.touch()
     user = cluster._zookeeper_user()
-    assert user is not None and len(user[1]) == 48
+    assert user is not None and len(user[1]) == 64
     assert path.stat().st_mode & 0o777 == 0o600
     assert cluster._zookeeper_user() == user, "the next start uses the same password"
 

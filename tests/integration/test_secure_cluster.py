@@ -115,7 +115,7 @@ def test_nodes_reach_zookeeper_over_tls_alone(secure: LocalCluster) -> None:
 def test_planted_secrets_show_in_no_log_metric_error_or_dump(secure: LocalCluster) -> None:
     password = (secure.certificates / "zookeeper.password").read_text().strip()
     keys = ["".join(path.read_text().splitlines()[1:-1])[60:100] for path in secure.certificates.glob("*.key")]
-    assert len(password) == 48 and len(keys) >= 7
+    assert len(password) == 64 and len(keys) >= 7
     with Admin(secure.bootstrap, tls=secure.client_tls) as admin:
         described = repr(admin.describe_broker_configs([1, 2, 3, None]))
     assert secure.ports is not None

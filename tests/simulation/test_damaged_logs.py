@@ -121,7 +121,7 @@ def test_a_replica_that_lost_a_middle_segment_while_it_was_stopped_is_rebuilt_be
         machine.stop()
         assert run._until(lambda: machine.has_stopped_cleanly, 30_000)
         machine.disk.vanish(log.segments[1].log_path)
-        record.lose_segment(machine.broker_id)
+        record.lose_segment(machine.broker_id, log.segments[1].base_offset, log.segments[2].base_offset)
         machine.start()
         assert run._until(lambda: why_not_whole(run.cluster) is None and why_not_quiet(run.cluster) is None, 60_000)
         assert len(machine.life.logs.set_aside) == 1

@@ -395,6 +395,8 @@ def _audit(call: Call, row: Row, request: Any, response: Any, error: str | None)
         return
     need = row.each or row.call[-1]
     entries = list(getattr(request, row.field)) if row.field else []
+    if row.each is not None and not entries:
+        return  # A request without entries changes nothing.
     field = row.answers or (row.field if hasattr(response, row.field) else "results")
     results = list(getattr(response, field, ()))
     for index, entry in enumerate(entries or [request]):
