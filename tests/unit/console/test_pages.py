@@ -222,6 +222,6 @@ def test_a_recording_lists_the_moments_of_new_findings(browser: TestClient) -> N
     moments = browser.get("/partition/t/0", headers=JSON).json()["moments"]
     assert [(one["t"], one["severity"]) for one in moments] == [(1_500, "critical"), (2_000, "critical")]
     page = browser.get("/partition/t/0").text
-    assert 'data-step="1500"' in page and "2 moments with" in page
+    assert 'href="?t=1500"' in page and "2 moments with" in page
     assert browser.get("/", headers=JSON).json()["partitions"][0]["worst"]["t"] == 1_500
     assert 'href="/partition/t/0?t=1500"' in browser.get("/").text
