@@ -32,7 +32,8 @@ ANSWER_S = 6.0
 def four(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Four brokers and two controllers; replicas leave an ISR after 1.5 s."""
     directory = tmp_path_factory.mktemp("health")
-    settings = {"replica.lag.time.max.ms": "1500"}
+    # A paused broker leaves its ISRs long before its session ends, also on a busy machine.
+    settings = {"replica.lag.time.max.ms": "1500", "zookeeper.session.timeout.ms": "15000"}
     running = LocalCluster(directory, CONFIG_FILE, 4, 2, settings, ports=free_plan(2, 4), heap_mib=64)
     running.start(timeout_s=240)
     with Admin(running.bootstrap) as admin:
