@@ -15,6 +15,8 @@ from paceline.log.record_batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, recomp
 from paceline.model.errors import InvalidRequestError
 
 Headers = Sequence[tuple[str, bytes | None]]
+Row = tuple[int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Timestamp in ms, key, value and headers of a record."""
 
 RECORD_OVERHEAD_BYTES: Final = 21
 """Maximum overhead of a record beyond its key, value and headers."""

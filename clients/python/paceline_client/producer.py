@@ -7,7 +7,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -19,7 +19,7 @@ from paceline.model.tls import TlsFiles
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
 from paceline_client.clock import monotonic_ms
-from paceline_client.codec import Headers, codec_named
+from paceline_client.codec import Headers, Row, codec_named
 from paceline_client.connections import ClientConnections, Connections
 from paceline_client.errors import BufferExhaustedError, ProducerClosedError, nothing_sent
 from paceline_client.partition_queue import PartitionQueue
@@ -290,6 +290,35 @@ class Producer:
             added = self._accumulator.add_finished(self._choose(topic, route, None, partition), batch, monotonic_ms())
             self._sender.wake()
             return RecordFuture(added, 0)
+
+    def send_rows(self, topic: str, rows: Sequence[Row], start: int, partition: int | None) -> tuple[RecordFuture, int]:
+        """Send the rows from ``start`` onwards that fit into one batch; keys do not choose the partition.
+
+        Return the future of the first row, and the index after the last row that was sent. Call it again for the rest.
+
+        Raises:
+            PacelineError: as `send`, for the first row; nothing was sent.
+        """
+        route = self._routes.get(topic)
+        if route is None or (partition is not None and partition >= route.count):
+            route = self._find_route(topic, partition)
+        with self._lock:
+            accumulator = self._accumulator
+            self._wait_for_space()
+            queue = self._choose(topic, route, None, partition)
+            batch = queue.open
+            if batch is not None:
+                index = batch.count
+                end = accumulator.append_rows(batch, rows, start)
+                if end > start:
+                    return RecordFuture(batch, index), end
+                if partition is None:
+                    queue = self._next_sticky(topic, route)
+            batch, index, news = accumulator.append(queue, *rows[start], monotonic_ms())
+            end = accumulator.append_rows(batch, rows, start + 1)
+            if news:
+                self._sender.wake()
+            return RecordFuture(batch, index), end
 
     def _append_chunk(
         self,

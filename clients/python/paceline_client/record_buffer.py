@@ -12,7 +12,7 @@ from paceline.log.record_batch import parse_header
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
-from paceline_client.codec import FinishedBatch, Headers, new_encoder, record_bytes
+from paceline_client.codec import FinishedBatch, Headers, Row, new_encoder, record_bytes
 from paceline_client.delivery_errors import with_doubt
 from paceline_client.errors import sendable
 from paceline_client.partition_queue import PartitionQueue
@@ -148,6 +148,20 @@ class RecordBuffer:
             taken = encoder.size() - size if index > first else 0
             batch.charged_bytes += taken
             self.buffered_bytes += taken
+        return at
+
+    def append_rows(self, batch: ProducerBatch, rows: Sequence[Row], start: int) -> int:
+        """Add rows from ``start`` onwards to an open batch, up to the row that does not fit or has an error.
+
+        Return the index after the last added row. Raises the errors of `append` for the first row.
+        """
+        at = start
+        try:
+            while at < len(rows) and self.append_to(batch, *rows[at]):
+                at += 1
+        except PacelineError:
+            if at == start:
+                raise
         return at
 
     def new_batch(

@@ -39,7 +39,7 @@ class Publisher:
         self.open -= 1
 
     def send(self, _lane: object, part: Any) -> None:
-        part.missing = len(part.records)
+        part.missing = len(part.indexes)
         self.sent.append(part)
 
 
@@ -49,8 +49,7 @@ def lane() -> tuple[Publisher, PublishLane]:
 
 
 def finish(of: PublishLane, part: Any, base: int = 0) -> None:
-    for place, (index, _) in enumerate(part.records):
-        of.finished(part, index, (part.partition or 0, base + place))
+    of.finished(part, 0, len(part.indexes), (part.partition or 0, base))
 
 
 def error_of(request: PublishRequest) -> PacelineError:
@@ -67,7 +66,7 @@ def test_the_records_of_a_list_keep_their_order_across_paths() -> None:
     answers: list[Answer] = []
     rows = [PublishRecord(key=b"k", value=value) for value in (b"1", b"2", LARGE, b"3")]
     of.publish(PublishRequest(topic="t", records=rows), answers.append)
-    assert [[index for index, _ in part.records] for part in publisher.sent] == [[0, 1]]
+    assert [part.indexes for part in publisher.sent] == [[0, 1]]
     finish(of, publisher.sent[0], base=10)
     assert [part.path for part in publisher.sent] == [Path.SMALL, Path.LARGE]
     finish(of, publisher.sent[1], base=12)

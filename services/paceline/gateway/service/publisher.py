@@ -7,6 +7,7 @@ do not delay small ones, and one for batches that carry a caller's producer id.
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,7 +26,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.v1.gateway_service_pb2 import PublishRecord, PublishRequest, PublishResponse, PublishResult
 from paceline_client import Connections, Producer, ProducerFatalError
 from paceline_client.batch import ProducerBatch, RecordFuture
-from paceline_client.codec import codec_named, finish, new_encoder, record_bytes
+from paceline_client.codec import Row, codec_named, finish, new_encoder, record_bytes
 from paceline_client.partitioner import key_hash
 
 LARGE_BYTES: Final = 256 * 1024
@@ -59,8 +60,9 @@ class _Part:
     lane: TopicPartition | int
     path: Path
     partition: int | None
-    records: list[tuple[int, PublishRecord | PublishRequest]] = field(default_factory=list)
-    """Each with its index in the request."""
+    rows: list[Row] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    """Indexes of the rows in the request."""
     size: int = 0
     missing: int = 0
     batch: bytes | bytearray = b""
@@ -78,10 +80,11 @@ class Answer:
     failure: PacelineError | None = None
     """Why the request as a whole was refused."""
 
-    def take(self, index: int, result: tuple[int, int] | PacelineError) -> None:
-        """Store the result of a record."""
-        self.results[index] = result
-        self.missing -= 1
+    def take(self, indexes: list[int], result: tuple[int, int] | PacelineError) -> None:
+        """Store the partition and the first offset of records that follow each other there, or their error."""
+        for place, index in enumerate(indexes):
+            self.results[index] = result if isinstance(result, PacelineError) else (result[0], result[1] + place)
+        self.missing -= len(indexes)
         if not self.missing:
             self.done(self)
 
@@ -141,7 +144,10 @@ class Publisher:
         self.room = room
         self._loop = asyncio.get_running_loop()
         self._producers: dict[Path, Producer] = {}
-        self._waiting: dict[ProducerBatch, list[tuple[int, PublishLane, _Part, int]]] = {}
+        self._waiting: dict[ProducerBatch, list[tuple[int, PublishLane, _Part, int, int]]] = {}
+        """For each batch: place of the first record in it, and the range of the part's records."""
+        self._resolved: deque[ProducerBatch] = deque()
+        self._is_woken = False
         self._bytes: dict[TopicPartition | int, int] = {}
         self.published = 0
 
@@ -172,28 +178,29 @@ class Publisher:
 
     def send(self, lane: "PublishLane", part: _Part) -> None:
         """Send a part and deliver its results to its answer later."""
-        part.missing = len(part.records)
-        for index, record in part.records:
+        at, part.missing = 0, len(part.indexes)
+        while at < len(part.indexes):
             try:
-                sent = self._send_one(part, record)
+                sent, end = self._send_from(part, at)
             except PacelineError as error:
                 if isinstance(error, ProducerFatalError):
                     self._replace(part.path)
-                lane.finished(part, index, error)
+                lane.finished(part, at, at + 1, error)
+                at += 1
                 continue
             waiting = self._waiting.get(sent.batch)
             if waiting is None:
                 waiting = self._waiting[sent.batch] = []
                 sent.batch.when_resolved(self._wake)
-            waiting.append((sent.index, lane, part, index))
+            waiting.append((sent.index, lane, part, at, end))
+            at = end
 
-    def _send_one(self, part: _Part, record: PublishRecord | PublishRequest) -> RecordFuture:
+    def _send_from(self, part: _Part, at: int) -> tuple[RecordFuture, int]:
         producer, topic = self.producer(part.path), part.answer.request.topic
         if part.path is Path.NUMBERED:
             assert part.partition is not None
-            return producer.send_batch(topic, part.partition, part.batch)
-        timestamp_ms = record.timestamp_ms if record.HasField("timestamp_ms") else None
-        return producer.send(topic, _value(record), _key(record), part.partition, _headers(record), timestamp_ms)
+            return producer.send_batch(topic, part.partition, part.batch), 1
+        return producer.send_rows(topic, part.rows, at, part.partition)
 
     def accepted(self, part: _Part) -> None:
         """Count the bytes of a part until it has its results."""
@@ -233,17 +240,22 @@ class Publisher:
             self._loop.run_in_executor(None, broken.close, 0.0)
 
     def _wake(self, batch: ProducerBatch) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._settle, batch)
+        """Settle a batch on the event loop, which one call wakes for several batches."""
+        self._resolved.append(batch)
+        if not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._settle)
 
-    def _settle(self, batch: ProducerBatch) -> None:
-        error = None if batch.error is None else public_publish_error(batch.error)
-        partition, base = batch.topic_partition.partition, batch.base_offset or 0
-        waiting = self._waiting.pop(batch)
-        for place, lane, part, index in waiting:
-            lane.finished(part, index, (partition, base + place) if error is None else error)
-        if error is None:
-            self.published += len(waiting)
+    def _settle(self) -> None:
+        self._is_woken = False
+        while self._resolved:
+            batch = self._resolved.popleft()
+            error = None if batch.error is None else public_publish_error(batch.error)
+            partition, base = batch.topic_partition.partition, batch.base_offset or 0
+            for place, lane, part, start, end in self._waiting.pop(batch):
+                lane.finished(part, start, end, error or (partition, base + place))
+                self.published += end - start if error is None else 0
 
 
 class PublishLane:
@@ -301,8 +313,7 @@ class PublishLane:
             elif part.partition is not None and self._publisher.is_crowded(part.lane):
                 refusal = ThrottledError(f"{part.lane} has no results for {PARTITION_BYTES} bytes; try again")
             if refusal is not None:
-                for index, _ in part.records:
-                    answer.take(index, refusal)
+                answer.take(part.indexes, refusal)
                 continue
             self._publisher.accepted(part)
             if self._order.add(part.lane, part.path, part):
@@ -321,16 +332,17 @@ class PublishLane:
             batch = _numbered_batch(request)
             answer.results = answer.results[:1]
             lane = TopicPartition(topic, fixed)
-            return [_Part(answer, lane, Path.NUMBERED, fixed, [(0, request)], len(batch), 0, batch)]
+            return [_Part(answer, lane, Path.NUMBERED, fixed, [], [0], len(batch), 0, batch)]
         parts: list[_Part] = []
         last: dict[int | None, _Part] = {}
         for index, record in enumerate(_records_of(request)):
-            size = len(record.value) + len(record.key)
-            if record.headers:
-                size += sum(len(one.key) + len(one.value) for one in record.headers)
+            row = _, key, value, headers = _row(record)
+            size = (len(key) if key else 0) + (len(value) if value else 0)
+            for name, content in headers:
+                size += len(name) + (len(content) if content else 0)
             target = fixed
-            if target is None and record.HasField("key"):
-                target = key_hash(record.key) % count
+            if target is None and key is not None:
+                target = key_hash(key) % count
             path = Path.SMALL if size <= LARGE_BYTES else Path.LARGE if size <= MAX_RECORD_BYTES else Path.REFUSED
             part = last.get(target)
             if part is None or part.path is not path:
@@ -339,33 +351,28 @@ class PublishLane:
                     lane_of = _ANY_LARGE
                 part = last[target] = _Part(answer, lane_of, path, target)
                 parts.append(part)
-            part.records.append((index, record))
+            part.rows.append(row)
+            part.indexes.append(index)
             part.size += size
         return parts
 
-    def finished(self, part: _Part, index: int, result: tuple[int, int] | PacelineError) -> None:
-        """Record the result of a record, and send the parts that waited for the end of this part."""
-        part.missing -= 1
+    def finished(self, part: _Part, start: int, end: int, result: tuple[int, int] | PacelineError) -> None:
+        """Record the result of a range of records, and send the parts that waited for the end of this part."""
+        part.missing -= end - start
         if not part.missing:
             self._publisher.ended(part)
             for following in self._order.done(part.lane):
                 self._publisher.send(self, following)
-        part.answer.take(index, result)
+        part.answer.take(part.indexes[start:end], result)
 
 
-def _key(record: PublishRecord | PublishRequest) -> bytes | None:
-    return record.key if record.HasField("key") else None
-
-
-def _value(record: PublishRecord | PublishRequest) -> bytes | None:
-    return record.value if record.HasField("value") else None
-
-
-def _headers(record: PublishRecord | PublishRequest) -> list[tuple[str, bytes | None]]:
+def _row(record: PublishRecord | PublishRequest) -> Row:
     headers = [(one.key, one.value if one.HasField("value") else None) for one in record.headers]
     if record.message_id:
         headers.append((MESSAGE_ID, record.message_id.encode()))
-    return headers
+    timestamp_ms = record.timestamp_ms if record.HasField("timestamp_ms") else None
+    key = record.key if record.HasField("key") else None
+    return timestamp_ms, key, record.value if record.HasField("value") else None, headers
 
 
 def _records_of(request: PublishRequest) -> "Sequence[PublishRecord | PublishRequest]":
@@ -399,14 +406,13 @@ def _numbered_batch(request: PublishRequest) -> bytes | bytearray:
     Raises:
         MessageTooLargeError: the batch is larger than a record may be.
     """
-    rows = [(one, _key(one), _value(one), _headers(one)) for one in _records_of(request)]
+    rows = [_row(one) for one in _records_of(request)]
     size = 100 + sum(record_bytes(key, value, headers) for _, key, value, headers in rows)
     if size > MAX_RECORD_BYTES:
         raise MessageTooLargeError(f"the records have {size} bytes as one batch, the limit is {MAX_RECORD_BYTES}")
     encoder = new_encoder(size)
     now_ms = time.time_ns() // 1_000_000
-    for index, (one, key, value, headers) in enumerate(rows):
-        timestamp = one.timestamp_ms if one.HasField("timestamp_ms") else now_ms
-        encoder.append(index, timestamp, key, value, headers)
+    for index, (timestamp_ms, key, value, headers) in enumerate(rows):
+        encoder.append(index, now_ms if timestamp_ms is None else timestamp_ms, key, value, headers)
     producer = request.producer
     return finish(encoder, codec_named(None), producer.producer_id, producer.producer_epoch, producer.base_sequence)
