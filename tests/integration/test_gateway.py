@@ -309,6 +309,9 @@ def test_bad_records_have_typed_errors_and_the_stream_continues(cluster: LocalCl
         pb.PublishRequest(topic=name, value=b"good", key=b"k"),
         pb.PublishRequest(topic=name, key=b"k", value=b"L" * 300_000),
         pb.PublishRequest(topic=name, key=b"k", value=b"after"),
+        pb.PublishRequest(
+            topic=name, records=[pb.PublishRecord(key=b"k", value=bytes(size)) for size in (300_000, 999_990, 300_000)]
+        ),
     ]
     stream = (pb.PublishStreamRequest(number=number, publish=one) for number, one in enumerate(requests))
     for answer in stub(gateway).PublishStream(stream):
@@ -323,6 +326,8 @@ def test_bad_records_have_typed_errors_and_the_stream_continues(cluster: LocalCl
     ]  # fmt: skip
     # A large record travels on another path, and keeps its place among the records of its partition.
     assert [answers[number].published.offset for number in (6, 7, 8)] == [0, 1, 2]
+    before, refused, after = answers[9].published.results
+    assert (before.offset, ErrorCode.Name(refused.error.code), after.offset) == (3, "ERROR_CODE_MESSAGE_TOO_LARGE", 4)
     with pytest.raises(grpc.RpcError) as failure:
         stub(gateway).Publish(pb.PublishRequest(topic="no-such-topic", value=b"v"))
     assert reason(failure.value) == "UNKNOWN_TOPIC_OR_PARTITION"

@@ -1,6 +1,7 @@
 """`Producer`: send records and get futures; batches, routes and retries in the background."""
 
 import atexit
+import contextlib
 import itertools
 import os
 import random
@@ -13,7 +14,7 @@ from typing import Final, Literal, Self
 
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.client_io import RequiredAcks
-from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
+from paceline.model.errors import InvalidRequestError, PacelineError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
 from paceline_client.accumulator import Accumulator
@@ -262,14 +263,15 @@ class Producer:
         iterator = iter(records)
         batches: dict[int, ProducerBatch] = {}
         count = 0
-        while chunk := list(itertools.islice(iterator, _CHUNK)):
+        while pairs := list(itertools.islice(iterator, _CHUNK)):
             route = self._routes.get(topic)
             if route is None or (partition is not None and partition >= route.count):
                 route = self._find_route(topic, partition)
             stamp = timestamp_ms if timestamp_ms is not None else time.time_ns() // 1_000_000
+            rows: list[Row] = [(stamp, key, value, _NO_HEADERS) for key, value in pairs]
             with self._lock:
-                self._append_chunk(topic, route, chunk, partition, stamp, batches)
-            count += len(chunk)
+                self._append_chunk(topic, route, rows, partition, batches)
+            count += len(rows)
         return BulkFuture(list(batches.values()), count)
 
     def send_batch(self, topic: str, partition: int, batch: bytes | bytearray) -> RecordFuture:
@@ -294,39 +296,28 @@ class Producer:
     def send_rows(self, topic: str, rows: Sequence[Row], start: int, partition: int | None) -> tuple[RecordFuture, int]:
         """Send the rows from ``start`` onwards that fit into one batch; keys do not choose the partition.
 
-        Return the future of the first row, and the index after the last row that was sent. Call it again for the rest.
-
-        Raises:
-            PacelineError: as `send`, for the first row; nothing was sent.
+        Return the future of the first row, and the index after the last row that was sent: call again for the rest.
+        Raises the errors of `send` for the first row, before any row is sent.
         """
         route = self._routes.get(topic)
         if route is None or (partition is not None and partition >= route.count):
             route = self._find_route(topic, partition)
         with self._lock:
-            accumulator = self._accumulator
             self._wait_for_space()
             queue = self._choose(topic, route, None, partition)
-            batch = queue.open
-            if batch is not None:
-                index = batch.count
-                end = accumulator.append_rows(batch, rows, start)
-                if end > start:
-                    return RecordFuture(batch, index), end
-                if partition is None:
-                    queue = self._next_sticky(topic, route)
-            batch, index, news = accumulator.append(queue, *rows[start], monotonic_ms())
-            end = accumulator.append_rows(batch, rows, start + 1)
+            batch, index, news = self._accumulator.append(queue, *rows[start], monotonic_ms())
+            with contextlib.suppress(PacelineError):  # the call for that row raises it
+                self._accumulator.append_run(batch, rows, start + 1, with_keys=True)
             if news:
                 self._sender.wake()
-            return RecordFuture(batch, index), end
+            return RecordFuture(batch, index), start + batch.count - index
 
     def _append_chunk(
         self,
         topic: str,
         route: _Route,
-        chunk: list[tuple[bytes | None, bytes | None]],
+        rows: list[Row],
         partition: int | None,
-        stamp: int,
         batches: dict[int, ProducerBatch],
     ) -> None:
         accumulator = self._accumulator
@@ -334,8 +325,8 @@ class Producer:
         run_limit = self._buffer_memory - accumulator.config.batch_size
         wake = False
         at = 0
-        while at < len(chunk):
-            key, value = chunk[at]
+        while at < len(rows):
+            stamp, key, value, _ = rows[at]
             if accumulator.buffered_bytes >= self._buffer_memory or self._closed or accumulator.fatal is not None:
                 self._sender.wake()
                 self._wait_for_space()
@@ -348,7 +339,7 @@ class Producer:
             if batch is not None and keyless and accumulator.buffered_bytes < run_limit:
                 # Append a run of records for this partition at once. The buffer has at least ``batch_size`` free bytes,
                 # enough for all records that the batch accepts.
-                after = accumulator.append_run(batch, stamp, chunk, at, partition is not None)
+                after = accumulator.append_run(batch, rows, at, partition is not None)
                 if after > at:
                     batches[id(batch)] = batch
                     at = after

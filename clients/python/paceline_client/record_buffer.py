@@ -6,7 +6,6 @@ Pure. The subclass `Accumulator` decides when batches are sent and handles their
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from paceline.log.record_batch import parse_header
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError
@@ -16,8 +15,6 @@ from paceline_client.codec import FinishedBatch, Headers, Row, new_encoder, reco
 from paceline_client.delivery_errors import with_doubt
 from paceline_client.errors import sendable
 from paceline_client.partition_queue import PartitionQueue
-
-_NO_HEADERS: Final[list[tuple[str, bytes | None]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +104,12 @@ class RecordBuffer:
         self.buffered_bytes += taken.size
         return True
 
-    def append_run(
-        self,
-        batch: ProducerBatch,
-        timestamp_ms: int | None,
-        pairs: Sequence[tuple[bytes | None, bytes | None]],
-        start: int,
-        with_keys: bool,
-    ) -> int:
-        """Add (key, value) pairs from ``start`` onwards to an open batch; return the index after the last added pair.
+    def append_run(self, batch: ProducerBatch, rows: Sequence[Row], start: int, with_keys: bool) -> int:
+        """Add rows from ``start`` onwards to an open batch; return the index after the last added row.
 
-        Stops when the batch is full, and at a pair with a key unless ``with_keys``. Costs half as much per record as
-        `append_to`, because counters are updated once.
+        Stops when the batch is full, and at a row with a key unless ``with_keys``. Costs half as much per record as
+        `append_to`, because counters are updated once. Raises the errors of `append`; ``batch.count`` then includes the
+        rows before.
         """
         encoder = batch.encoder
         assert encoder is not None
@@ -127,13 +118,13 @@ class RecordBuffer:
         size = encoder.size()
         at = start
         try:
-            while at < len(pairs):
-                key, value = pairs[at]
+            while at < len(rows):
+                timestamp_ms, key, value, headers = rows[at]
                 if key is not None and not with_keys:
                     break
                 if self._checks_each:
-                    self._check_size(key, value, _NO_HEADERS)
-                if append(index, timestamp_ms, key, value, _NO_HEADERS) is None:
+                    self._check_size(key, value, headers)
+                if append(index, timestamp_ms, key, value, headers) is None:
                     break
                 index += 1
                 at += 1
@@ -148,20 +139,6 @@ class RecordBuffer:
             taken = encoder.size() - size if index > first else 0
             batch.charged_bytes += taken
             self.buffered_bytes += taken
-        return at
-
-    def append_rows(self, batch: ProducerBatch, rows: Sequence[Row], start: int) -> int:
-        """Add rows from ``start`` onwards to an open batch, up to the row that does not fit or has an error.
-
-        Return the index after the last added row. Raises the errors of `append` for the first row.
-        """
-        at = start
-        try:
-            while at < len(rows) and self.append_to(batch, *rows[at]):
-                at += 1
-        except PacelineError:
-            if at == start:
-                raise
         return at
 
     def new_batch(

@@ -1,9 +1,12 @@
 """When a batch is ready, and which records fit into it."""
 
+from typing import Any
+
 import pytest
 
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError
 from paceline.model.identifiers import TopicPartition
+from paceline_client.codec import Row
 from tests.unit.client.accumulators import TP, encode, fill, make, put, take
 from tests.unit.client.model_broker import ModelPartition
 
@@ -45,20 +48,20 @@ def test_the_size_limit_of_a_record_applies_in_an_open_batch() -> None:
     with pytest.raises(MessageTooLargeError):
         accumulator.append_to(batch, None, None, bytes(200), [])
     with pytest.raises(MessageTooLargeError):
-        accumulator.append_run(batch, None, [(None, bytes(200))], 0, with_keys=False)
+        accumulator.append_run(batch, [(None, None, bytes(200), [])], 0, with_keys=False)
     assert (accumulator.buffered_bytes, batch.count) == (before, 1)
 
 
 def test_records_appended_together_equal_records_appended_one_by_one() -> None:
     values = [bytes([number % 251]) * (number % 40) for number in range(200)]
-    pairs = [(None, value) for value in values]
+    rows: list[Row] = [(1_000, None, value, []) for value in values]
     one_by_one, in_runs = make(batch_size=500), make(batch_size=500)
     for value in values:
         put(one_by_one, value)
     at = 0
-    while at < len(pairs):
-        batch, index = put(in_runs, pairs[at][1])
-        after = in_runs.append_run(batch, 1_000, pairs, at + 1, with_keys=False)
+    while at < len(rows):
+        batch, index = put(in_runs, values[at])
+        after = in_runs.append_run(batch, rows, at + 1, with_keys=False)
         assert batch.count == index + after - at
         at = after
     assert in_runs.buffered_bytes == one_by_one.buffered_bytes
@@ -68,12 +71,12 @@ def test_records_appended_together_equal_records_appended_one_by_one() -> None:
 
 
 def test_a_run_of_records_stops_at_a_key_unless_keys_are_ignored() -> None:
-    pairs = [(None, b"a"), (None, b"b"), (b"key", b"c"), (None, b"d")]
+    rows: list[Row] = [(1_000, key, b"value", []) for key in (None, None, b"key", None)]
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"first")
-    assert accumulator.append_run(batch, 1_000, pairs, 0, with_keys=False) == 2
-    assert accumulator.append_run(batch, 1_000, pairs, 2, with_keys=False) == 2
-    assert accumulator.append_run(batch, 1_000, pairs, 2, with_keys=True) == 4
+    assert accumulator.append_run(batch, rows, 0, with_keys=False) == 2
+    assert accumulator.append_run(batch, rows, 2, with_keys=False) == 2
+    assert accumulator.append_run(batch, rows, 2, with_keys=True) == 4
     assert batch.count == 5
 
 
@@ -81,7 +84,8 @@ def test_a_run_keeps_the_records_before_a_value_that_is_not_bytes() -> None:
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"a")
     with pytest.raises(TypeError):
-        accumulator.append_run(batch, 1_000, [(None, b"b"), (None, "text")], 0, with_keys=False)  # type: ignore[list-item]
+        rows: Any = [(1_000, None, b"b", []), (1_000, None, "text", [])]
+        accumulator.append_run(batch, rows, 0, with_keys=False)
     put(accumulator, b"c")
     accumulator.flushing += 1
     log = ModelPartition()
@@ -138,5 +142,5 @@ def test_a_run_refuses_a_timestamp_that_exceeds_its_field() -> None:
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"a")
     with pytest.raises(InvalidRequestError, match="the record cannot be sent: "):
-        accumulator.append_run(batch, 2**63, [(None, b"b")], 0, with_keys=False)
+        accumulator.append_run(batch, [(2**63, None, b"b", [])], 0, with_keys=False)
     assert (batch.sealed, batch.count) == (True, 1)

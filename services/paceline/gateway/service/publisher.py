@@ -25,7 +25,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.gateway_service_pb2 import PublishRecord, PublishRequest, PublishResponse, PublishResult
 from paceline_client import Connections, Producer, ProducerFatalError
-from paceline_client.batch import ProducerBatch, RecordFuture
+from paceline_client.batch import ProducerBatch
 from paceline_client.codec import Row, codec_named, finish, new_encoder, record_bytes
 from paceline_client.partitioner import key_hash
 
@@ -40,9 +40,6 @@ TURNS: Final = 16
 """Requests of streams in a round of the event loop; long rounds would keep new calls waiting for seconds."""
 _DELIVERY_MS: Final = 30_000
 _METADATA_S: Final = 10.0
-_ANY: Final = -1
-_ANY_LARGE: Final = -2
-"""Lanes of small and large records without a key, between which there is no order."""
 
 
 class Path(Enum):
@@ -59,7 +56,8 @@ class _Part:
     """The records of a request for one partition and path."""
 
     answer: "Answer"
-    lane: TopicPartition | int
+    lane: TopicPartition | Path
+    """The partition, or for records without a key the path: there is no order between small and large ones."""
     path: Path
     partition: int | None
     rows: list[Row] = field(default_factory=list)
@@ -152,7 +150,7 @@ class Publisher:
         """For each batch: place of the first record in it, and the range of the part's records."""
         self._resolved: deque[ProducerBatch] = deque()
         self._is_woken = False
-        self._bytes: dict[TopicPartition | int, int] = {}
+        self._bytes: dict[TopicPartition | Path, int] = {}
         self.published = 0
 
     async def close(self) -> None:
@@ -182,29 +180,25 @@ class Publisher:
 
     def send(self, lane: "PublishLane", part: _Part) -> None:
         """Send a part and deliver its results to its answer later."""
-        at, part.missing = 0, len(part.indexes)
+        at, part.missing, topic = 0, len(part.indexes), part.answer.request.topic
         while at < len(part.indexes):
             try:
-                sent, end = self._send_from(part, at)
+                producer = self.producer(part.path)
+                if part.path is Path.NUMBERED:
+                    sent, end = producer.send_batch(topic, part.partition or 0, part.batch), 1
+                else:
+                    sent, end = producer.send_rows(topic, part.rows, at, part.partition)
             except PacelineError as error:
                 if isinstance(error, ProducerFatalError):
                     self._replace(part.path)
                 lane.finished(part, at, at + 1, error)
                 at += 1
                 continue
-            waiting = self._waiting.get(sent.batch)
-            if waiting is None:
-                waiting = self._waiting[sent.batch] = []
+            if sent.batch not in self._waiting:
+                self._waiting[sent.batch] = []
                 sent.batch.when_resolved(self._wake)
-            waiting.append((sent.index, lane, part, at, end))
+            self._waiting[sent.batch].append((sent.index, lane, part, at, end))
             at = end
-
-    def _send_from(self, part: _Part, at: int) -> tuple[RecordFuture, int]:
-        producer, topic = self.producer(part.path), part.answer.request.topic
-        if part.path is Path.NUMBERED:
-            assert part.partition is not None
-            return producer.send_batch(topic, part.partition, part.batch), 1
-        return producer.send_rows(topic, part.rows, at, part.partition)
 
     def accepted(self, part: _Part) -> None:
         """Count the bytes of a part until it has its results."""
@@ -218,9 +212,9 @@ class Publisher:
             self._bytes[part.lane] = left
         self.room.add(-part.size)
 
-    def is_crowded(self, topic_partition: TopicPartition | int) -> bool:
+    def is_crowded(self, lane: TopicPartition | Path) -> bool:
         """Whether too many bytes of a partition have no result, for example because it has no leader."""
-        return self._bytes.get(topic_partition, 0) >= PARTITION_BYTES
+        return self._bytes.get(lane, 0) >= PARTITION_BYTES
 
     def partition_count(self, topic: str) -> int:
         """Return the number of partitions of a topic, 0 when it is not known."""
@@ -233,10 +227,6 @@ class Publisher:
             PacelineError: the topic does not exist, or no broker answered.
         """
         await asyncio.to_thread(self._connections.metadata.wait_for_topic, topic, _METADATA_S)
-        # The producers share the metadata, but each makes its list of partitions on the first call.
-        for path in (Path.SMALL, Path.LARGE, Path.NUMBERED):
-            if path in self._producers or path is Path.SMALL:
-                self.producer(path).partitions_for(topic)
 
     def _replace(self, path: Path) -> None:
         broken = self._producers.pop(path, None)
@@ -300,14 +290,16 @@ class PublishLane:
             if error is None:
                 self._split(answer)
             else:
-                _fail(answer, error)
+                answer.failure = error
+                answer.done(answer)
 
     def _split(self, answer: Answer) -> None:
         """Check a request and send its records."""
         try:
             parts = self._parts(answer)
         except PacelineError as error:
-            _fail(answer, error)
+            answer.failure = error
+            answer.done(answer)
             return
         answer.missing = len(answer.results)
         for part in parts:
@@ -341,19 +333,15 @@ class PublishLane:
         last: dict[int | None, _Part] = {}
         for index, record in enumerate(_records_of(request)):
             row = _, key, value, headers = _row(record)
-            size = (len(key) if key else 0) + (len(value) if value else 0)
-            for name, content in headers:
-                size += len(name) + (len(content) if content else 0)
+            size = record_bytes(key, value, headers)
             target = fixed
             if target is None and key is not None:
                 target = key_hash(key) % count
             path = Path.SMALL if size <= LARGE_BYTES else Path.LARGE if size <= MAX_RECORD_BYTES else Path.REFUSED
             part = last.get(target)
             if part is None or part.path is not path:
-                lane_of = TopicPartition(topic, target) if target is not None else _ANY
-                if target is None and path is Path.LARGE:
-                    lane_of = _ANY_LARGE
-                part = last[target] = _Part(answer, lane_of, path, target)
+                part = _Part(answer, path if target is None else TopicPartition(topic, target), path, target)
+                last[target] = part
                 parts.append(part)
             part.rows.append(row)
             part.indexes.append(index)
@@ -381,11 +369,6 @@ def _row(record: PublishRecord | PublishRequest) -> Row:
 
 def _records_of(request: PublishRequest) -> "Sequence[PublishRecord | PublishRequest]":
     return request.records or (request,)
-
-
-def _fail(answer: Answer, error: PacelineError) -> None:
-    answer.failure = error
-    answer.done(answer)
 
 
 def _check(request: PublishRequest) -> None:
