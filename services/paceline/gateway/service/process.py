@@ -37,6 +37,8 @@ from paceline_client import Connections
 
 LOG = logging.getLogger("paceline.gateway")
 
+_SWITCH_S: Final = 0.0005
+"""Time that the event loop keeps the interpreter while a thread that reads from a broker waits for it."""
 _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 2.0
 _STOP_LIMIT_S: Final = 25.0
@@ -184,6 +186,7 @@ def run_gateway(settings: GatewaySettings) -> int:
     os.umask(0o077)
     configure_logging(settings.keys.logging_format, settings.keys.logging_level)
     raise_open_file_limit()
+    sys.setswitchinterval(_SWITCH_S)
 
     async def process() -> ExitCode:
         # Lookups and commits block; a caller that waits for an unknown topic must not delay the others.
