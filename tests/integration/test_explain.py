@@ -47,7 +47,8 @@ def test_a_follower_that_stands_still_is_named_until_it_fetches_again(cluster: L
             rest = " and ".join(str(one) for one in before.isr if one != paused)
             expected = re.compile(
                 rf"explained/0 takes no acks=all writes since \d\d:\d\d:\d\d UTC, because its ISR is {rest} and "
-                rf"min\.insync\.replicas is 3: broker {paused} has not fetched for \d+\.\d s"
+                # On a busy machine the session of the broker may end before the command has answered.
+                rf"min\.insync\.replicas is 3: broker {paused} (has not fetched for \d+\.\d s|is not alive)"
             )
             eventually(lambda: expected.fullmatch(first_line()), DEADLINE_S, expected.pattern)
             ended = run(cluster, "partition", "explain", "explained/0", "-o", "json")
