@@ -119,15 +119,16 @@ build_pipeline() {
 }
 
 build_obs() {
-  local official_prometheus=prom/prometheus:v2.53.4 official_grafana=grafana/grafana-oss:11.5.2
-  if can_pull "$official_prometheus"; then
+  local official_prometheus=prom/prometheus:v2.53.4 official_alertmanager=prom/alertmanager:v0.28.1 official_grafana=grafana/grafana-oss:11.5.2
+  if can_pull "$official_prometheus" && can_pull "$official_alertmanager"; then
     docker tag "$official_prometheus" paceline-prometheus:dev
-    say "paceline-prometheus:dev is $official_prometheus"
+    docker tag "$official_alertmanager" paceline-alertmanager:dev
+    say "paceline-prometheus:dev is $official_prometheus, paceline-alertmanager:dev $official_alertmanager"
   else
     make_local_base
-    say "building paceline-prometheus:dev from Debian's package"
+    say "building paceline-prometheus:dev and paceline-alertmanager:dev from Debian's packages"
     run_quietly build/image-prometheus.log docker build --force-rm "${labels[@]}" --build-arg BASE_IMAGE="$local_base" \
-      -f services/prometheus.Dockerfile -t paceline-prometheus:dev .
+      -f services/prometheus.Dockerfile -t paceline-prometheus:dev -t paceline-alertmanager:dev .
   fi
   can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana will not start; config/grafana has its dashboard"
 }

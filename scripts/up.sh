@@ -175,6 +175,7 @@ if [[ ",$profiles," == *,pipeline,* ]]; then
 fi
 if [[ ",$profiles," == *,obs,* ]]; then
   echo "obs: Prometheus at http://localhost:${PORT_PROMETHEUS:-19490}"
+  echo "     Alertmanager at http://localhost:${PORT_ALERTMANAGER:-19493}; config/alertmanager says where alerts go"
 fi
 if [[ ",$profiles," == *,grafana,* ]]; then
   echo "     Grafana at http://localhost:${PORT_GRAFANA:-19491}/d/paceline"

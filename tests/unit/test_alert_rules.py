@@ -229,3 +229,11 @@ def test_a_removed_broker_fires_nothing(tmp_path: Path) -> None:
 
     done = _evaluated(tmp_path, removed, [])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alertmanager_holds_back_only_alerts_that_exist() -> None:
+    settings = yaml.safe_load((ROOT / "config/alertmanager/alertmanager.yml").read_text(encoding="utf-8"))
+    matchers = [
+        one for rule in settings["inhibit_rules"] for one in (*rule["source_matchers"], *rule["target_matchers"])
+    ]
+    assert set(re.findall(r"Paceline\w+", " ".join(matchers))) <= set(NAMES) and len(matchers) == 2
