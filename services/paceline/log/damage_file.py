@@ -9,6 +9,7 @@ Source: docs/protocol/log-format.md#damaged-logs.
 
 from typing import Final
 
+from paceline.log.checkpoint import LEADER_EPOCH_CHECKPOINT
 from paceline.log.files import Files, join, read_all, write_atomically
 
 DAMAGE_FILE: Final = "known-damage"
@@ -47,3 +48,24 @@ def write_known_damage(files: Files, path: str, found: dict[str, str]) -> None:
     """
     lines = [_VERSION, *(f"{kind}: {' '.join(reason.split())}" for kind, reason in found.items())]
     write_atomically(files, join(path, DAMAGE_FILE), "".join(f"{line}\n" for line in lines).encode())
+
+
+def mark_damage_without_room(files: Files, path: str) -> bool:
+    """Leave a file that does not parse, without writing a byte; return False if the log has no file for this.
+
+    The epoch file may be renamed for it. The caller writes the epochs again later; until then a load takes them from
+    the batches.
+
+    Raises:
+        OSError: storage failed.
+    """
+    file = join(path, DAMAGE_FILE)
+    spare = next(filter(files.exists, (file, f"{file}.tmp", join(path, LEADER_EPOCH_CHECKPOINT))), None)
+    if spare is None:
+        return False
+    if spare != file:
+        files.rename(spare, file)
+    files.truncate(file, 0)
+    files.sync(file)
+    files.sync_directory(path)
+    return True

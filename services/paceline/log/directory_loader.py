@@ -18,7 +18,14 @@ from paceline.log.checkpoint import (
     DamagedFileError,
     read_offsets,
 )
-from paceline.log.damage_file import GAP, NO_TOPIC_ID, TRUNCATED, read_known_damage, write_known_damage
+from paceline.log.damage_file import (
+    GAP,
+    NO_TOPIC_ID,
+    TRUNCATED,
+    mark_damage_without_room,
+    read_known_damage,
+    write_known_damage,
+)
 from paceline.log.directory_names import (
     DELETED,
     free_path,
@@ -131,7 +138,7 @@ class DirectoryLoader:
                 power_lost=power_lost,
                 may_have_gaps=config is None or config.compacts or tp in first_dirty,
                 stopped_segments=stopped.get(name),
-                on_loss=partial(self._note_loss, directory, report, log.path),
+                on_loss=partial(self._note_loss, directory, report, log),
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
@@ -154,7 +161,7 @@ class DirectoryLoader:
                 found[NO_TOPIC_ID] = f"the topic id is missing from {log.path}"
             if self._is_superseded(tp, log):
                 continue
-            self._keep_damage(tp, log.path, found)
+            self._keep_damage(tp, log, found)
             self.logs[tp] = log
         for name, tp in self._future_names(directory):
             config = settings(tp.topic) or self._default_config
@@ -217,20 +224,28 @@ class DirectoryLoader:
         )
         return [(name, tp) for name, tp in listed if tp is not None]
 
-    def _note_loss(self, directory: LogDirectory, report: DirectoryReport, path: str) -> None:
+    def _note_loss(self, directory: LogDirectory, report: DirectoryReport, log: PartitionLog) -> None:
         """Record durably that a log lacks batches, before recovery removes these batches."""
         if report.clean_shutdown:
-            known = read_known_damage(self._files, path)
-            found = {TRUNCATED: f"recovery removed damaged bytes from {path} after a clean stop"}
-            write_known_damage(self._files, path, known | found)
+            known = read_known_damage(self._files, log.path)
+            found = {TRUNCATED: f"recovery removed damaged bytes from {log.path} after a clean stop"}
+            self._write_damage(log, known | found)
         elif not report.lost_batches:
             write_boot_id(self._files, directory, UNCLEAN_RESTART)
 
-    def _keep_damage(self, tp: TopicPartition, path: str, found: dict[str, str]) -> None:
+    def _write_damage(self, log: PartitionLog, found: dict[str, str]) -> None:
+        try:
+            write_known_damage(self._files, log.path, found)
+        except OSError as error:
+            if not is_no_room(error) or not mark_damage_without_room(self._files, log.path):
+                raise
+            log.epochs.mark_dirty()
+
+    def _keep_damage(self, tp: TopicPartition, log: PartitionLog, found: dict[str, str]) -> None:
         """Report the damage that this load or an earlier load has found in a log, and store it for later loads."""
-        known = read_known_damage(self._files, path)
+        known = read_known_damage(self._files, log.path)
         if known | found != known:
-            write_known_damage(self._files, path, known | found)
+            self._write_damage(log, known | found)
         for kind, by_partition in (
             (TRUNCATED, self.truncated_after_clean_stop),
             (GAP, self.unexplained_gaps),

@@ -15,7 +15,7 @@ from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import KafkaStorageError, LogDirFullError
-from tests.unit.log.helpers import DIRECTORY, NOW_MS, ROOT, SMALL, TP, batch, crash, manager, records_of
+from tests.unit.log.helpers import DIRECTORY, NOW_MS, ROOT, SMALL, TP, batch, crash, filled_manager, manager, records_of
 from tests.unit.log.memory_files import MemoryFiles
 
 
@@ -274,3 +274,52 @@ def test_a_stop_without_room_is_unclean_but_no_failure_of_the_directory(name: st
     assert failed == [] and f"{ROOT}/.kafka_cleanshutdown" not in files.contents
     again = manager(files, SMALL)[0].get(TP)
     assert again is not None and values(again) == [b"a"]
+
+
+@pytest.mark.parametrize("free", [0, MemoryFiles.NAME_BYTES], ids=["no byte", "an empty file"])
+@pytest.mark.parametrize("lost", ["a segment", "the last batch"])
+def test_damage_found_on_a_full_disk_is_still_known_at_the_next_load(lost: str, free: int) -> None:
+    """There is no room for its description, so an unreadable file stands for it, which counts as a gap."""
+    files = MemoryFiles()
+    logs, _ = filled_manager(files)
+    log = logs.get(TP)
+    assert log is not None
+    first, last = log.segments[0].log_path, log.segments[-1].log_path
+    epochs = [entry.epoch for entry in log.epochs.entries]
+    logs.shutdown()
+    if lost == "a segment":
+        files.other_bytes += MemoryFiles.NAME_BYTES + len(files.contents.pop(first))
+        for suffix in (".index", ".timeindex"):
+            files.other_bytes += MemoryFiles.NAME_BYTES + len(files.contents.pop(first.replace(".log", suffix)))
+    else:
+        files.contents[last][-1] ^= 1
+    crash(files)
+    files.limit_bytes = files.used_bytes + free
+    again, report = manager(files, SMALL)
+    assert report.directories[0].error is None
+    found = again.unexplained_gaps if lost == "a segment" else again.truncated_after_clean_stop
+    assert list(found) == [TP]
+    crash(files)
+    third, _ = manager(files, SMALL)
+    assert third.unexplained_gaps == {TP: f"{DIRECTORY}/known-damage cannot be read"}
+    kept = third.get(TP)
+    assert kept is not None and not kept.directory.is_offline
+    assert [entry.epoch for entry in kept.epochs.entries] == epochs
+
+
+def test_the_epochs_of_a_log_whose_damage_had_no_room_are_written_again() -> None:
+    files = MemoryFiles()
+    logs, _ = filled_manager(files)
+    log = logs.get(TP)
+    assert log is not None
+    logs.shutdown()
+    files.other_bytes += MemoryFiles.NAME_BYTES + len(files.contents.pop(log.segments[0].log_path))
+    crash(files)
+    path = f"{DIRECTORY}/{LEADER_EPOCH_CHECKPOINT}"
+    before = bytes(files.contents[path])
+    no_room(files, lambda operation, path: operation == "create" and "known-damage" in path)
+    again, _ = manager(files, SMALL)
+    kept = again.get(TP)
+    assert kept is not None and path not in files.contents
+    kept.flush()
+    assert files.contents[path] == kept.epochs.encode() != before
