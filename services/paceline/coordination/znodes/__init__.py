@@ -1,6 +1,6 @@
 """Znodes as Kafka writes them: paths, JSON bodies, registrations and partition states. Pure functions.
 
-Read `paths.py` first, then `states.py`. The names in ``__all__`` of its files can be imported from this package.
+Read `paths.py` first, then `states.py`. Their public names can be imported from this package.
 """
 
 from paceline.coordination.znodes.acls import *  # noqa: F403

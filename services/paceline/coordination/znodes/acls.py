@@ -10,11 +10,6 @@ from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.znodes.json_codec import decode_object, decode_text, encode_json
 from paceline.model.acls import AclEntry, Operation, PatternType, Permission, ResourcePattern, ResourceType
 
-__all__ = [
-    "ACL_CHANGES", "ACL_NODES", "ACL_ROOTS", "EXTENDED_ACL_CHANGES", "acl_change_prefix", "acl_path",
-    "decode_acl_change", "decode_acls", "encode_acl_change", "encode_acls",
-]  # fmt: skip
-
 ACL_CHANGES: Final = "/kafka-acl-changes"
 EXTENDED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
 ACL_ROOTS: Final = {

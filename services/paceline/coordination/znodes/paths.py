@@ -4,16 +4,6 @@ import re
 
 from paceline.model.identifiers import TopicPartition
 
-__all__ = [
-    "BROKER_EPOCHS", "BROKER_IDS", "BROKER_SEQUENCE", "CLUSTER_ID", "CONFIG", "CONFIG_CHANGES",
-    "CONFIG_CHANGE_PREFIX", "CONFIG_ENTITY_TYPES", "CONSUMERS", "CONTROLLER", "CONTROLLER_EPOCH", "CONTROLLER_IDS",
-    "CONTROLLER_JOURNAL", "DELETE_TOPICS", "ISR_CHANGE_NOTIFICATION", "ISR_CHANGE_PREFIX",
-    "LATEST_PRODUCER_ID_BLOCK", "LOG_DIR_EVENT_NOTIFICATION", "LOG_DIR_EVENT_PREFIX", "PERSISTENT_NODES",
-    "PREFERRED_REPLICA_ELECTION", "REASSIGN_PARTITIONS", "TOPICS", "broker_config_path", "broker_epoch_path",
-    "broker_path", "config_path", "controller_path", "delete_topic_path", "parent_paths", "parse_id",
-    "partition_path", "partition_state_path", "topic_config_path", "topic_partitions_path", "topic_path",
-]  # fmt: skip
-
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 BROKER_SEQUENCE = "/brokers/seqid"

@@ -15,13 +15,6 @@ from paceline.coordination.znodes.json_codec import (
 )
 from paceline.model.control import Endpoint, LiveBroker
 
-__all__ = [
-    "CLIENT_LISTENER", "MAX_ENDPOINTS", "ActiveController", "BrokerRegistration", "ControllerRegistration",
-    "decode_active_controller", "decode_broker", "decode_cluster_id", "decode_controller_epoch",
-    "decode_controller_registration", "encode_active_controller", "encode_broker", "encode_cluster_id",
-    "encode_controller_epoch", "encode_controller_registration", "format_endpoint", "parse_endpoint",
-]  # fmt: skip
-
 CLIENT_LISTENER = "CLIENT"
 _PLAINTEXT = "PLAINTEXT"
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")

@@ -23,14 +23,6 @@ from paceline.model.errors import InvalidTopicError
 from paceline.model.identifiers import NO_LEADER, TopicPartition, validate_topic_name
 from paceline.model.leader_and_isr import LeaderAndIsr
 
-__all__ = [
-    "LOG_DIR_FAILURE", "MAX_LEADER_EPOCH", "PRODUCER_ID_BLOCK_SIZE", "PartitionState", "ProducerIdBlock",
-    "TopicAssignment", "decode_config", "decode_config_change", "decode_log_dir_event", "decode_partition_set",
-    "decode_partition_state", "decode_producer_id_block", "decode_reassignment", "decode_topic_assignment",
-    "encode_config", "encode_config_change", "encode_log_dir_event", "encode_partition_set",
-    "encode_partition_state", "encode_producer_id_block", "encode_reassignment", "encode_topic_assignment",
-]  # fmt: skip
-
 PRODUCER_ID_BLOCK_SIZE = 1000
 LOG_DIR_FAILURE = 1
 """The only kind of log directory event."""
