@@ -48,11 +48,12 @@ class Leader(
         self.hold = threading.Event()
         self.hold.set()
 
-    def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self.peers.append(context.peer())
-        self.hold.wait(120)
-        result = replication_service_pb2.FetchPartitionResult(topic="t", high_watermark=4, batches=b"\x01" * 5_000)
-        return replication_service_pb2.FetchResponse(session_id=7, partitions=[result])
+    def FetchStream(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802
+        for _ in requests:
+            self.peers.append(context.peer())
+            self.hold.wait(120)
+            result = replication_service_pb2.FetchPartitionResult(topic="t", high_watermark=4, batches=b"\x01" * 5_000)
+            yield replication_service_pb2.FetchResponse(session_id=7, partitions=[result])
 
     def OffsetsForLeaderEpoch(self, request: Any, context: Any) -> Any:  # noqa: N802
         end = log_service_pb2.EpochEndOffset(epoch=request.partitions[0].leader_epoch, end_offset=12)

@@ -9,6 +9,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import grpc
@@ -40,7 +41,6 @@ T = TypeVar("T")
 
 CONTROL = "CONTROL"
 REPLICATION = "REPLICATION"
-_FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
 _CLOSE_WAIT_S = 2.0
 _SMALL_FETCH = 64
@@ -65,6 +65,8 @@ class GrpcBrokerTransport:
         self._deadlines: _Deadlines | None = None
         self._controller_calls: _Caller | None = None
         self._heart: _Caller | None = None
+        self._encoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch-encoder")
+        """Encodes fetches of many partitions, so that the event loop is not blocked."""
 
     def replica_fetch(
         self,
@@ -122,15 +124,17 @@ class GrpcBrokerTransport:
         self._controller(controller).submit(call, on_done)
 
     def _controller(self, controller: Endpoint) -> "_Caller":
-        caller = self._controller_calls
-        if caller is not None and caller.address != controller.address:
-            caller.close()
-            caller = None
-        if caller is None:
-            caller = self._controller_calls = _Caller(
-                "controller-calls", self._control_channel(controller), controller.address, self._post
-            )
-        return caller
+        self._controller_calls = self._caller_to(controller, "controller-calls", self._controller_calls)
+        return self._controller_calls
+
+    def _caller_to(self, controller: Endpoint, name: str, known: "_Caller | None") -> "_Caller":
+        if known is not None:
+            if known.address == controller.address:
+                return known
+            known.close()
+        tls = self._security.credentials(CONTROL)
+        channel = open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
+        return _Caller(name, channel, controller.address, self._post)
 
     def broker_heartbeat(
         self,
@@ -148,13 +152,10 @@ class GrpcBrokerTransport:
                 stub.BrokerHeartbeat(message, timeout=timeout_ms / 1000)
             )
 
-        if self._heart is not None and self._heart.address != controller.address:
-            self._heart.close()
-            self._heart = None
-        if self._heart is None:
-            channel = self._control_channel(controller)
-            self._heart = _Caller("heartbeat", channel, controller.address, self._post)
-            self._watch_channel(channel)
+        known = self._heart
+        self._heart = self._caller_to(controller, "heartbeat", known)
+        if self._heart is not known:
+            self._watch_channel(self._heart.channel)
         self._heart.submit(call, on_done)
 
     def close(self) -> None:
@@ -167,12 +168,9 @@ class GrpcBrokerTransport:
             caller.close()
         for caller in callers:
             caller.join(_CLOSE_WAIT_S)
+        self._encoder.shutdown(wait=False, cancel_futures=True)
         if self._deadlines is not None:
             self._deadlines.close()
-
-    def _control_channel(self, controller: Endpoint) -> Any:
-        tls = self._security.credentials(CONTROL)
-        return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
 
     def _watch_channel(self, channel: Any) -> None:
         """Report when an established connection closes; gRPC detects this earlier than the next heartbeat does."""
@@ -203,9 +201,8 @@ class GrpcBrokerTransport:
             if self._deadlines is None:
                 self._deadlines = _Deadlines()
             name = f"fetcher-{leader.broker_id}-{fetcher_id}"
-            fetcher = self._fetchers[key] = _Fetcher(
-                name, endpoint.address, self._post, self._security.credentials(REPLICATION)
-            )
+            tls = self._security.credentials(REPLICATION)
+            fetcher = self._fetchers[key] = _Fetcher(name, endpoint.address, self._post, self._encoder, tls)
             self._deadlines.add(fetcher)
         return fetcher
 
@@ -213,17 +210,14 @@ class GrpcBrokerTransport:
 class _Fetcher:
     """A connection with a thread that waits for the responses to fetches."""
 
-    def __init__(self, name: str, address: str, post: Post, tls: TlsCredentials | None) -> None:
+    def __init__(
+        self, name: str, address: str, post: Post, encoder: ThreadPoolExecutor, tls: TlsCredentials | None
+    ) -> None:
         self.address = address
-        self._name = name
         self._post = post
+        self._encoder = encoder
         self._channel = open_channel(address, REPLICATION_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
         self._stream = StreamClient(self._channel, _FETCH_STREAM, name, one_at_a_time=True)
-        self._lock = threading.Lock()
-        self._caller: _Caller | None = None
-        self._closed = False
-        self._streams = True
-        """Whether the leader supports fetch streams, as far as known."""
 
     def fetch(
         self,
@@ -233,72 +227,35 @@ class _Fetcher:
     ) -> None:
         """Fetch; the result is posted to the event loop exactly once."""
 
-        def call(channel: Any) -> ReplicaFetchResponse:
-            fetch = channel.unary_unary(_FETCH, request_serializer=_fetch_bytes)
-            answer: bytes = fetch(request, timeout=timeout_s)
-            return wire.parse_replica_fetch_response(answer)
-
         def fetched(answer: bytes | Exception) -> None:
-            if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
-                self._streams = False
-                self.submit(call, on_done)
-            else:
-                outcome = self._outcome_of(answer)
-                self._post(lambda: on_done(outcome))
-
-        if not self._streams:
-            self.submit(call, on_done)
-        elif len(request.partitions) + len(request.forgotten) <= _SMALL_FETCH:
-            self._stream.ask(_fetch_bytes(request), timeout_s, fetched)
-        else:
-            self._ask_on_second_thread(request, timeout_s, fetched)
-
-    def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
-        """Make another call, on a second thread; its result is posted to the event loop exactly once."""
-        with self._lock:
-            self._calls().submit(call, on_done)
-
-    def _ask_on_second_thread(
-        self, request: ReplicaFetchRequest, timeout_s: float, fetched: Callable[[bytes | Exception], None]
-    ) -> None:
-        """Encode a request with many partitions on the second thread, so that the event loop is not blocked."""
+            outcome = self._outcome_of(answer)
+            self._post(lambda: on_done(outcome))
 
         def ask() -> None:
             try:
-                body = _fetch_bytes(request)
+                body = replica.replica_fetch_to_proto(request).SerializeToString()
             except Exception as failure:
                 fetched(failure)
             else:
                 self._stream.ask(body, timeout_s, fetched)
 
-        with self._lock:
-            self._calls().run(ask)
-
-    def _calls(self) -> "_Caller":
-        if self._caller is None:
-            self._caller = _Caller(f"{self._name}-calls", self._channel, self.address, self._post)
-            if self._closed:
-                self._caller.close()
-        return self._caller
+        if len(request.partitions) + len(request.forgotten) <= _SMALL_FETCH:
+            ask()
+        else:
+            self._encoder.submit(ask)
 
     def expire(self) -> None:
         """Fail overdue calls."""
         self._stream.expire()
 
     def close(self) -> None:
-        """End the threads and the connection; calls in flight or queued end with an error."""
+        """End the thread and the connection; calls in flight end with an error."""
         self._stream.close()
-        with self._lock:
-            self._closed = True
-            if self._caller is not None:
-                self._caller.close()
         self._channel.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end of the threads."""
+        """Wait for the end of the thread."""
         self._stream.join(timeout_s)
-        if self._caller is not None:
-            self._caller.join(timeout_s)
 
     def _outcome_of(self, answer: bytes | Exception) -> ReplicaFetchResponse | Exception:
         """Parse a response on the fetcher's thread; batches are sliced out of the response instead of parsed."""
@@ -308,10 +265,6 @@ class _Fetcher:
             return wire.parse_replica_fetch_response(answer)
         except Exception as failure:
             return _error_of(failure, self.address)
-
-
-def _fetch_bytes(request: ReplicaFetchRequest) -> bytes:
-    return replica.replica_fetch_to_proto(request).SerializeToString()
 
 
 class _Deadlines:
@@ -345,8 +298,8 @@ class _Caller:
 
     def __init__(self, name: str, channel: Any, address: str, post: Post) -> None:
         self.address = address
+        self.channel = channel
         self._post = post
-        self._channel = channel
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -356,15 +309,11 @@ class _Caller:
         """Make the call; its result is posted to the event loop exactly once."""
         self._calls.put(lambda: self._make(call, on_done))
 
-    def run(self, step: Callable[[], None]) -> None:
-        """Run a function on the thread, in order; it must not raise."""
-        self._calls.put(step)
-
     def close(self) -> None:
         """End the thread and the connection; calls in flight or queued end with an error."""
         self._closed = True
         self._calls.put(None)
-        self._channel.close()
+        self.channel.close()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
@@ -377,7 +326,7 @@ class _Caller:
     def _make(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
         outcome: T | Exception
         try:
-            outcome = call(self._channel)
+            outcome = call(self.channel)
         except Exception as failure:
             if self._closed and isinstance(failure, ValueError):  # gRPC's error for a call on a closed channel
                 outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
