@@ -6,7 +6,7 @@ Source: docs/protocol/controller.md#event-queue; Kafka 2.8 ControllerEventManage
 from collections import deque
 from collections.abc import Callable
 
-from paceline.controller.events import ControllerState, Event
+from paceline.controller.events import Event
 from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.scheduler import Scheduler
@@ -42,11 +42,6 @@ class EventQueue:
     def idle(self) -> bool:
         """Whether no event runs or waits."""
         return self._running is None and not self._waiting
-
-    @property
-    def state(self) -> ControllerState:
-        """State of the running event, for metrics."""
-        return ControllerState.IDLE if self._running is None else self._running.state
 
     def put(self, event: Event) -> None:
         """Append an event."""

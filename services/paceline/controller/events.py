@@ -5,7 +5,6 @@ Source: docs/protocol/controller.md#events.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
 
 from paceline.model.control import (
@@ -21,33 +20,10 @@ from paceline.model.identifiers import TopicPartition
 T = TypeVar("T")
 
 
-class ControllerState(IntEnum):
-    """Activity of the controller; values of Kafka's gauge."""
-
-    IDLE = 0
-    CONTROLLER_CHANGE = 1
-    BROKER_CHANGE = 2
-    TOPIC_CHANGE = 3
-    TOPIC_DELETION = 4
-    PARTITION_REASSIGNMENT = 5
-    AUTO_LEADER_BALANCE = 6
-    MANUAL_LEADER_BALANCE = 7
-    CONTROLLED_SHUTDOWN = 8
-    ISR_CHANGE = 9
-    LEADER_AND_ISR_RESPONSE_RECEIVED = 10
-    LOG_DIR_CHANGE = 11
-    CONTROLLER_SHUTDOWN = 12
-    UNCLEAN_LEADER_ELECTION_ENABLE = 13
-    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
-    LIST_PARTITION_REASSIGNMENT = 15
-    UPDATE_METADATA_RESPONSE_RECEIVED = 16
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """Base of all events."""
 
-    state: ClassVar[ControllerState] = ControllerState.IDLE
     for_everyone: ClassVar[bool] = False
     """Whether a controller that is not active handles the event, too."""
 
@@ -85,35 +61,27 @@ class Request(Event, Generic[T]):
             self.reply(RequestTimedOutError(said))
 
 
-@dataclass(frozen=True, slots=True)
 class Startup(Event):
     """A session is connected: publish this controller's address, watch ``/controller``, take part in the election."""
 
-    state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
 
 
-@dataclass(frozen=True, slots=True)
 class ControllerChange(Event):
     """``/controller`` was created or changed."""
 
-    state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
 
 
-@dataclass(frozen=True, slots=True)
 class Reelect(Event):
     """``/controller`` was deleted."""
 
-    state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
 
 
-@dataclass(frozen=True, slots=True)
 class AddressChange(Event):
     """A node under ``/controllers/ids`` changed: restore this controller's node, read the active controller's node."""
 
-    state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
 
 
@@ -123,22 +91,15 @@ class ActiveControllerDead(Event):
 
     controller_id: int
     controller_epoch: int
-    state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
 
 
-@dataclass(frozen=True, slots=True)
 class Rewatch(Event):
     """The client reconnected within its session and lost all watches: read and watch all watched nodes again."""
 
-    state = ControllerState.CONTROLLER_CHANGE
 
-
-@dataclass(frozen=True, slots=True)
 class BrokerChange(Event):
     """Children of ``/brokers/ids`` changed."""
-
-    state = ControllerState.BROKER_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +107,6 @@ class BrokerModifications(Event):
     """Data of a broker's registration changed."""
 
     broker_id: int
-    state = ControllerState.BROKER_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +114,6 @@ class BrokerLeaseChange(Event):
     """A broker's lease expired, its heartbeats resumed, or its followers report that they cannot fetch from it."""
 
     broker_id: int
-    state = ControllerState.BROKER_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +122,6 @@ class ShutdownDisproved(Event):
 
     broker_id: int
     broker_epoch: int
-    state = ControllerState.CONTROLLED_SHUTDOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +130,10 @@ class BrokerConnectionClosed(Event):
 
     broker_id: int
     broker_epoch: int
-    state = ControllerState.BROKER_CHANGE
 
 
-@dataclass(frozen=True, slots=True)
 class TopicChange(Event):
     """Children of ``/brokers/topics`` changed."""
-
-    state = ControllerState.TOPIC_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,35 +141,22 @@ class PartitionModifications(Event):
     """A topic's node changed."""
 
     topic: str
-    state = ControllerState.TOPIC_CHANGE
 
 
-@dataclass(frozen=True, slots=True)
 class TopicDeletion(Event):
     """Children of ``/admin/delete_topics`` changed."""
 
-    state = ControllerState.TOPIC_DELETION
 
-
-@dataclass(frozen=True, slots=True)
 class IsrChangeNotification(Event):
     """Children of ``/isr_change_notification`` changed."""
 
-    state = ControllerState.ISR_CHANGE
 
-
-@dataclass(frozen=True, slots=True)
 class LogDirEventNotification(Event):
     """Children of ``/log_dir_event_notification`` changed."""
 
-    state = ControllerState.LOG_DIR_CHANGE
 
-
-@dataclass(frozen=True, slots=True)
 class ConfigChange(Event):
     """Children of ``/config/changes`` changed: report them, and elect leaders where unclean election became allowed."""
-
-    state = ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +166,6 @@ class LeaderAndIsrResponseReceived(Event):
     broker_id: int
     request: LeaderAndIsrRequest
     response: ControlResponse
-    state = ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +175,6 @@ class StopReplicaDeletionResponseReceived(Event):
     broker_id: int
     request: StopReplicaRequest
     response: ControlResponse
-    state = ControllerState.TOPIC_DELETION
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,22 +182,15 @@ class ControlledShutdown(Request[ControlledShutdownResponse]):
     """A broker that shuts down asks the controller to move its leaders to other brokers."""
 
     request: ControlledShutdownRequest
-    state = ControllerState.CONTROLLED_SHUTDOWN
     is_certain = True
 
 
-@dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection(Event):
     """The periodic check for partitions whose leader is not the preferred leader is due."""
 
-    state = ControllerState.AUTO_LEADER_BALANCE
 
-
-@dataclass(frozen=True, slots=True)
 class PreferredReplicaElectionFromNode(Event):
     """``/admin/preferred_replica_election`` was created."""
-
-    state = ControllerState.MANUAL_LEADER_BALANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,18 +198,11 @@ class PartitionReassignmentIsrChange(Event):
     """The state node of a partition that is being reassigned changed."""
 
     topic_partition: TopicPartition
-    state = ControllerState.PARTITION_REASSIGNMENT
 
 
-@dataclass(frozen=True, slots=True)
 class PartitionReassignmentFromNode(Event):
     """``/admin/reassign_partitions`` was created."""
 
-    state = ControllerState.PARTITION_REASSIGNMENT
 
-
-@dataclass(frozen=True, slots=True)
 class ReassignmentNodeChanged(Event):
     """The data of ``/admin/reassign_partitions`` changed: watch it again; as in Kafka, this starts no reassignment."""
-
-    state = ControllerState.PARTITION_REASSIGNMENT

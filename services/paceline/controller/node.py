@@ -331,7 +331,6 @@ class ControllerNode:
         states = [context.replica_state(replica) for replica in doomed]
         numbers = {
             "active_controller": 1,
-            "controller_state": int(self._queue.state),
             "replicas_to_delete": sum(state is not ReplicaState.DELETION_SUCCESSFUL for state in states),
             "topics_ineligible_to_delete": len(context.deletion_ineligible),
             "replicas_ineligible_to_delete": sum(state is ReplicaState.DELETION_INELIGIBLE for state in states),

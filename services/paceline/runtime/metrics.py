@@ -42,7 +42,6 @@ GAUGES: Final = {
     "delete_records_purgatory_size": "Deletions of records that wait for the replicas",
     "partitions_without_series": "Partitions beyond metrics.partitions.max, which have no series of their own",
     "preferred_replica_imbalance": "Partitions not led by their preferred replica",
-    "controller_state": "Activity of the controller, in Kafka's numbers; 0 is idle",
     "topics": "Topics, counted by the active controller",
     "partitions": "Partitions that have had a leader, counted by the active controller",
     "topics_to_delete": "Topics that wait for their deletion",

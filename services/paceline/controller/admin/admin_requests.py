@@ -11,7 +11,7 @@ from paceline.controller.admin.admin_values import (
     OngoingReassignment,
     RequestedReassignment,
 )
-from paceline.controller.events import ControllerState, Request
+from paceline.controller.events import Request
 from paceline.model.admin import (
     ElectionResult,
     NewPartitions,
@@ -32,7 +32,6 @@ class CreateTopics(Request[list[TopicResult]]):
     validate_only: bool
     internal: bool = False
     """Whether the request is from a broker, which may create internal topics."""
-    state = ControllerState.TOPIC_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class DeleteTopics(Request[list[TopicResult]]):
 
     topics: tuple[str, ...]
     timeout_ms: int
-    state = ControllerState.TOPIC_DELETION
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ class AlterPartitionReassignments(Request[list[ReassignmentResult]]):
 
     requested: tuple[RequestedReassignment, ...]
     validate_only: bool = False
-    state = ControllerState.PARTITION_REASSIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,6 @@ class CreatePartitions(Request[list[NewPartitionsResult]]):
     topics: tuple[NewPartitions, ...]
     timeout_ms: int
     validate_only: bool
-    state = ControllerState.TOPIC_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,6 @@ class ListPartitionReassignments(Request[list[OngoingReassignment]]):
     """A client lists running reassignments; None means all partitions."""
 
     topic_partitions: tuple[TopicPartition, ...] | None
-    state = ControllerState.LIST_PARTITION_REASSIGNMENT
     is_certain = True
 
 
@@ -80,7 +75,6 @@ class ElectLeaders(Request[list[ElectionResult]]):
     topic_partitions: tuple[TopicPartition, ...] | None
     timeout_ms: int
     validate_only: bool
-    state = ControllerState.MANUAL_LEADER_BALANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,6 @@ class DescribeConfigs(Request[list[DescribeConfigsResult]]):
     """A client reads configurations, each with the requested keys; no keys means all."""
 
     resources: tuple[tuple[ConfigResource, tuple[str, ...]], ...]
-    state = ControllerState.TOPIC_CHANGE
     is_certain = True
 
 
@@ -98,4 +91,3 @@ class IncrementalAlterConfigs(Request[list[AlterConfigsResult]]):
 
     alterations: tuple[ConfigAlteration, ...]
     validate_only: bool
-    state = ControllerState.TOPIC_CHANGE
