@@ -6,6 +6,7 @@ Source: docs/protocol/log-format.md#clean-shutdown-marker, #unclean-restart and 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 
 from paceline.log.checkpoint import (
@@ -39,6 +40,7 @@ from paceline.log.missing_segments import encode_segments
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
 from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
+from paceline.log.storage_errors import StorageErrors
 from paceline.model.errors import (
     InvalidTopicError,
     KafkaStorageError,
@@ -466,11 +468,8 @@ class LogManager:
         """
         log = self._detach_log(tp)
         target, directory = self._rename_away(log, why), log.directory
-        try:
+        with StorageErrors(directory, tp, in_steps=True):
             self._files.sync_directory(directory.path)
-        except OSError as error:
-            directory.fail(error)
-            raise KafkaStorageError(f"{tp}: {error}") from error
         self.set_aside.append(target)
         return target
 
@@ -484,13 +483,8 @@ class LogManager:
             return
         log = self._logs[tp]
         log.directory.check_online()
-        try:
+        with StorageErrors(log.directory, tp, in_steps=True), suppress(FileNotFoundError):
             self._files.remove(join(log.path, DAMAGE_FILE))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            log.directory.fail(error)
-            raise KafkaStorageError(f"{tp}: {error}") from error
 
     def _detach_log(self, tp: TopicPartition) -> PartitionLog:
         log = self._logs.get(tp)
@@ -506,11 +500,8 @@ class LogManager:
         directory.check_online()
         log.retire()
         target = free_path(self._files, directory.path, tp, suffix, self._name_counter)
-        try:
+        with StorageErrors(directory, tp, in_steps=True):
             self._files.rename(log.path, target)
-        except OSError as error:
-            directory.fail(error)
-            raise KafkaStorageError(f"{tp}: {error}") from error
         if self._logs.get(tp) is log:
             del self._logs[tp]
             self.truncated_after_clean_stop.pop(tp, None)
