@@ -4,6 +4,7 @@ Source: docs/protocol/log-format.md#log-directory-names, #clean-shutdown-marker 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
@@ -60,37 +61,30 @@ def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
     write_atomically(files, join(directory.path, BOOT_ID_FILE), f"{boot_id}\n".encode())
 
 
+@dataclass(slots=True, eq=False)
 class DirectoryLoader:
     """Loads log directories in turn and collects their logs and findings."""
 
-    def __init__(
-        self,
-        files: Files,
-        boot_id: str,
-        logs: dict[TopicPartition, PartitionLog],
-        log_class: type[PartitionLog],
-        default_config: LogConfig,
-    ) -> None:
-        self._files = files
-        self._boot_id = boot_id
-        self._log_class = log_class
-        self._default_config = default_config
-        self.logs = logs
-        """The loaded logs of all directories; a partition may have a current log in one directory only."""
-        self.deleted: list[tuple[LogDirectory, str]] = []
-        """Directories of deleted logs whose files still exist."""
-        self.futures: list[tuple[PartitionLog, DirectoryReport]] = []
-        """The future logs, also of partitions without a current log, with the report of their directory."""
-        self.set_aside: list[str] = []
-        """Directories of damaged and stray logs that are kept until an operator has examined them."""
-        self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that lack batches although the stop was clean, with a description."""
-        self.unexplained_gaps: dict[TopicPartition, str] = {}
-        """Logs that lack a segment, or have a gap that compaction or a power loss left, with a description."""
-        self.without_topic_id: dict[TopicPartition, str] = {}
-        """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
-        self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
-        """Partitions per directory that its checkpoints list but that were not loaded."""
+    _files: Files
+    _boot_id: str
+    logs: dict[TopicPartition, PartitionLog]
+    """The loaded logs of all directories; a partition may have a current log in one directory only."""
+    _log_class: type[PartitionLog]
+    _default_config: LogConfig
+    deleted: list[tuple[LogDirectory, str]] = field(default_factory=list, init=False)
+    """Directories of deleted logs whose files still exist."""
+    futures: list[tuple[PartitionLog, DirectoryReport]] = field(default_factory=list, init=False)
+    """The future logs, also of partitions without a current log, with the report of their directory."""
+    set_aside: list[str] = field(default_factory=list, init=False)
+    """Directories of damaged and stray logs that are kept until an operator has examined them."""
+    truncated_after_clean_stop: dict[TopicPartition, str] = field(default_factory=dict, init=False)
+    """Logs that lack batches although the stop was clean, with a description."""
+    unexplained_gaps: dict[TopicPartition, str] = field(default_factory=dict, init=False)
+    """Logs that lack a segment, or have a gap that compaction or a power loss left, with a description."""
+    without_topic_id: dict[TopicPartition, str] = field(default_factory=dict, init=False)
+    """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
+    stale_checkpoints: dict[str, set[TopicPartition]] = field(default_factory=dict, init=False)
+    """Partitions per directory that its checkpoints list but that were not loaded."""
 
     def load(
         self,

@@ -36,8 +36,6 @@ class Room(IntEnum):
 class DirectorySpace:
     """Free space of one log directory. Only the owner of the logs calls the methods, except `note_no_room`."""
 
-    __slots__ = ("_min_free_bytes", "_next_measure_bytes", "_no_room", "_path", "_retry_at_ms", "disk", "room")
-
     def __init__(self, path: str, min_free_bytes: int | None = None) -> None:
         """``min_free_bytes`` is the limit; with ``None`` it is the default, with 0 only an error means FULL."""
         self._path = path

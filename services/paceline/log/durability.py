@@ -8,7 +8,7 @@ generation does not advance the recovery point.
 Source: docs/protocol/log-format.md#durability.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.log.checkpoint import PARTITION_METADATA
 from paceline.log.files import Files, join
@@ -42,50 +42,31 @@ class FlushTask:
         self.durability.perform(self)
 
 
+@dataclass(slots=True, eq=False)
 class Durability:
     """The recovery point of one log, and the files and names that still have to be synced."""
 
-    __slots__ = (
-        "_directory",
-        "_epochs",
-        "_files",
-        "_flushing",
-        "_last_flush_ms",
-        "_path",
-        "_snapshots",
-        "generation",
-        "is_over",
-        "names_dirty",
-        "recovery_point",
-        "removals_unsynced",
-        "rolled",
-        "topic_id_unsynced",
-    )
-
-    def __init__(
-        self, files: Files, directory: LogDirectory, path: str, epochs: LeaderEpochCache, snapshots: SnapshotFiles
-    ) -> None:
-        self._files = files
-        self._directory = directory
-        self._path = path
-        self._epochs = epochs
-        self._snapshots = snapshots
-        self._flushing = False
-        self._last_flush_ms: int | None = None
-        self.recovery_point = 0
-        """First offset that may not be durable."""
-        self.generation = 0
-        """Incremented when the log is truncated or segments are removed or replaced."""
-        self.rolled = False
-        """Whether a segment was rolled since the last flush."""
-        self.names_dirty = True
-        """Whether files were created, renamed or removed since the last flush, or the next append creates files."""
-        self.removals_unsynced = False
-        """Whether removed segments may come back after a power loss."""
-        self.topic_id_unsynced = False
-        """Whether the topic id was written but may be in the page cache only."""
-        self.is_over = False
-        """Whether the log was closed, deleted or set aside."""
+    _files: Files
+    _directory: LogDirectory
+    _path: str
+    _epochs: LeaderEpochCache
+    _snapshots: SnapshotFiles
+    _flushing: bool = field(default=False, init=False)
+    _last_flush_ms: int | None = field(default=None, init=False)
+    recovery_point: int = field(default=0, init=False)
+    """First offset that may not be durable."""
+    generation: int = field(default=0, init=False)
+    """Incremented when the log is truncated or segments are removed or replaced."""
+    rolled: bool = field(default=False, init=False)
+    """Whether a segment was rolled since the last flush."""
+    names_dirty: bool = field(default=True, init=False)
+    """Whether files were created, renamed or removed since the last flush, or the next append creates files."""
+    removals_unsynced: bool = field(default=False, init=False)
+    """Whether removed segments may come back after a power loss."""
+    topic_id_unsynced: bool = field(default=False, init=False)
+    """Whether the topic id was written but may be in the page cache only."""
+    is_over: bool = field(default=False, init=False)
+    """Whether the log was closed, deleted or set aside."""
 
     def is_due(self, end_offset: int, config: LogConfig, now_ms: int | None) -> bool:
         """Whether to flush up to ``end_offset``: after a roll, or by ``flush.messages`` or ``flush.ms``."""

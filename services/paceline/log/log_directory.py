@@ -13,9 +13,6 @@ class LogDirectory:
     A full disk is no storage error: the directory stays online and takes appends again when there is room.
     """
 
-    __slots__ = ("_measure", "_on_failure", "_write_recovery_points", "failure", "load_completed", "log_starts_durable",
-                 "path", "space")  # fmt: skip
-
     def __init__(
         self,
         path: str,

@@ -7,6 +7,7 @@ of 10 000 idle partitions therefore costs one small request per wait.
 
 import random
 from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
@@ -38,75 +39,40 @@ class PartitionChange:
     """A follower's log start offset advanced."""
 
 
+@dataclass(slots=True, eq=False)
 class FetchPosition:
     """A reader's fetch position in one partition, and the values last sent to the reader."""
 
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "max_bytes",
-        "sent_high_watermark",
-        "sent_log_start_offset",
-        "topic_id",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: str | None,
-        fetch_offset: int,
-        max_bytes: int,
-        current_leader_epoch: int | None,
-        last_fetched_epoch: int | None,
-        log_start_offset: int = -1,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.fetch_offset = fetch_offset
-        self.max_bytes = max_bytes
-        self.current_leader_epoch = current_leader_epoch
-        self.last_fetched_epoch = last_fetched_epoch
-        self.log_start_offset = log_start_offset
-        self.sent_high_watermark: int | None = None
-        self.sent_log_start_offset: int | None = None
+    topic_partition: TopicPartition
+    topic_id: str | None
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int | None
+    last_fetched_epoch: int | None
+    log_start_offset: int = -1
+    sent_high_watermark: int | None = field(default=None, init=False)
+    sent_log_start_offset: int | None = field(default=None, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The partitions of one reader. ``owner`` is a follower's broker id, None for a client."""
 
-    __slots__ = (
-        "broker_epoch",
-        "clock",
-        "closed",
-        "marked",
-        "next_epoch",
-        "owner",
-        "partitions",
-        "read_each_time",
-        "session_id",
-        "unchecked_changes",
-        "waiting",
-    )
-
-    def __init__(self, session_id: int, owner: int | None, broker_epoch: int, now_ms: int) -> None:
-        self.session_id = session_id
-        self.owner = owner
-        self.broker_epoch = broker_epoch
-        self.next_epoch = 1
-        self.clock = FetchClock(now_ms)
-        self.partitions: dict[TopicPartition, FetchPosition] = {}
-        self.marked: dict[TopicPartition, None] = {}
-        """Partitions that changed since the last response, in the order of their first change."""
-        self.read_each_time: dict[TopicPartition, None] = {}
-        """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
-        self.waiting: Callable[[], None] | None = None
-        """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
-        self.unchecked_changes: dict[TopicPartition, int] = {}
-        """Changes since the waiting fetch last checked, as bits of `PartitionChange`."""
-        self.closed = False
+    session_id: int
+    owner: int | None
+    broker_epoch: int
+    clock: FetchClock
+    next_epoch: int = 1
+    partitions: dict[TopicPartition, FetchPosition] = field(default_factory=dict)
+    marked: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions that changed since the last response, in the order of their first change."""
+    read_each_time: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
+    waiting: Callable[[], None] | None = None
+    """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
+    unchecked_changes: dict[TopicPartition, int] = field(default_factory=dict)
+    """Changes since the waiting fetch last checked, as bits of `PartitionChange`."""
+    closed: bool = False
 
     def put(self, position: FetchPosition) -> bool:
         """Add or replace a position and mark it; return whether the partition is new to the session.
@@ -183,7 +149,7 @@ class FetchSessionCache:
         session_id = self._rng.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, MAX_EPOCH)
-        session = FetchSession(session_id, owner, broker_epoch, now_ms)
+        session = FetchSession(session_id, owner, broker_epoch, FetchClock(now_ms))
         # The dict is in the order of the last fetch, least recently used first.
         self._sessions[session_id] = session
         return session

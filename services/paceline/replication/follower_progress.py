@@ -1,8 +1,11 @@
 """Track the offsets and fetch times of one follower. Source: docs/protocol/replication.md#follower-progress."""
 
+from dataclasses import dataclass
+
 from paceline.replication.leadership_proof import NEVER
 
 
+@dataclass(slots=True, eq=False)
 class FetchClock:
     """Times of the last fetch of a follower's session, shared by all partitions of the session.
 
@@ -10,14 +13,11 @@ class FetchClock:
     that the follower is still caught up. One write to this clock replaces a write to each of thousands of partitions.
     """
 
-    __slots__ = ("answered_ms", "last_fetch_ms", "proved_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.last_fetch_ms = now_ms
-        self.answered_ms = NEVER
-        """Time when the last response of the session was sent."""
-        self.proved_ms = NEVER
-        """Time of the response before the last fetch; the follower sent that fetch later."""
+    last_fetch_ms: int
+    answered_ms: int = NEVER
+    """Time when the last response of the session was sent."""
+    proved_ms: int = NEVER
+    """Time of the response before the last fetch; the follower sent that fetch later."""
 
     def fetched(self, now_ms: int) -> None:
         """Record a fetch of the session.
@@ -28,44 +28,29 @@ class FetchClock:
         self.proved_ms = self.answered_ms
 
 
+@dataclass(slots=True, eq=False)
 class FollowerProgress:
     """Progress of one follower. End offsets are exclusive; None means unknown since this broker became leader."""
 
-    __slots__ = (
-        "answered_ms",
-        "broker_epoch",
-        "broker_id",
-        "clock",
-        "fence_reported",
-        "fetched_in_epoch",
-        "last_caught_up_ms",
-        "last_fetch_leader_end_offset",
-        "last_fetch_ms",
-        "log_end_offset",
-        "log_start_offset",
-        "proved_ms",
-    )
-
-    def __init__(self, broker_id: int) -> None:
-        self.broker_id = broker_id
-        self.broker_epoch: int | None = None
-        """Broker epoch in the follower's last fetch (KIP-903)."""
-        self.log_end_offset: int | None = None
-        self.log_start_offset: int | None = None
-        self.last_fetch_leader_end_offset = 0
-        self.last_fetch_ms = 0
-        self.last_caught_up_ms: int | None = None
-        """Last time when the follower had all records; None if it was not caught up since the leader epoch began."""
-        self.fetched_in_epoch = False
-        """Whether the follower has fetched in the current leader epoch."""
-        self.fence_reported = False
-        """Whether a fetch that was refused because of an epoch has been reported in the current leader epoch."""
-        self.clock: FetchClock | None = None
-        """Clock of the fetch session that contains this partition, None without a session."""
-        self.answered_ms = NEVER
-        """Time of the last response to a fetch without a session in the current leader epoch."""
-        self.proved_ms = NEVER
-        """Time up to which fetches prove that the follower followed in the current leader epoch; see `followed_ms`."""
+    broker_id: int
+    broker_epoch: int | None = None
+    """Broker epoch in the follower's last fetch (KIP-903)."""
+    log_end_offset: int | None = None
+    log_start_offset: int | None = None
+    last_fetch_leader_end_offset: int = 0
+    last_fetch_ms: int = 0
+    last_caught_up_ms: int | None = None
+    """Last time when the follower had all records; None if it was not caught up since the leader epoch began."""
+    fetched_in_epoch: bool = False
+    """Whether the follower has fetched in the current leader epoch."""
+    fence_reported: bool = False
+    """Whether a fetch that was refused because of an epoch has been reported in the current leader epoch."""
+    clock: FetchClock | None = None
+    """Clock of the fetch session that contains this partition, None without a session."""
+    answered_ms: int = NEVER
+    """Time of the last response to a fetch without a session in the current leader epoch."""
+    proved_ms: int = NEVER
+    """Time up to which fetches prove that the follower followed in the current leader epoch; see `followed_ms`."""
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, in_isr: bool, was_leader: bool) -> None:
         """Start a leader epoch: an ISR member counts as caught up at ``now_ms``.

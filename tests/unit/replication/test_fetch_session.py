@@ -14,6 +14,7 @@ from paceline.replication.fetch_session import (
     FetchSessionCache,
     PartitionChange,
 )
+from paceline.replication.follower_progress import FetchClock
 
 A, B, C = (TopicPartition("t", index) for index in range(3))
 FOLLOWER, CLIENT = 7, None
@@ -111,7 +112,7 @@ def test_a_follower_that_registers_again_loses_its_earlier_sessions() -> None:
 
 
 def test_a_fetch_reads_only_marked_partitions() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     for tp in (A, B, C):
         assert session.put(position(tp))
     assert [one.topic_partition for one in session.take_marked()] == [A, B, C]
@@ -122,7 +123,7 @@ def test_a_fetch_reads_only_marked_partitions() -> None:
 
 
 def test_a_partition_with_an_error_is_read_at_every_fetch() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     for tp in (A, B):
         session.put(position(tp))
     session.take_marked()
@@ -133,7 +134,7 @@ def test_a_partition_with_an_error_is_read_at_every_fetch() -> None:
 
 
 def test_partitions_without_room_in_a_response_come_first_in_the_next() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     for tp in (A, B, C):
         session.put(position(tp))
     session.mark_first([C])
@@ -141,7 +142,7 @@ def test_partitions_without_room_in_a_response_come_first_in_the_next() -> None:
 
 
 def test_a_waiting_fetch_receives_all_news_of_a_partition_once() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     session.put(position(A))
     assert not session.mark(A, PartitionChange.APPENDED)
     session.waiting = lambda: None
@@ -151,7 +152,7 @@ def test_a_waiting_fetch_receives_all_news_of_a_partition_once() -> None:
 
 
 def test_a_changed_position_keeps_the_high_watermark_that_was_sent() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     session.put(position(A))
     session.partitions[A].sent_high_watermark = 5
     assert not session.put(position(A, offset=3))
@@ -159,7 +160,7 @@ def test_a_changed_position_keeps_the_high_watermark_that_was_sent() -> None:
 
 
 def test_a_reader_in_another_leader_epoch_receives_watermark_and_log_start_again() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     session.put(position(A))
     session.partitions[A].sent_high_watermark = session.partitions[A].sent_log_start_offset = 5
     later = position(A)
@@ -169,7 +170,7 @@ def test_a_reader_in_another_leader_epoch_receives_watermark_and_log_start_again
 
 
 def test_a_forgotten_partition_leaves_no_mark() -> None:
-    session = FetchSession(1, FOLLOWER, 1, 0)
+    session = FetchSession(1, FOLLOWER, 1, FetchClock(0))
     session.put(position(A))
     assert session.remove(A) and not session.remove(A)
     assert session.take_marked() == []

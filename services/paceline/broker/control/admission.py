@@ -4,6 +4,7 @@ Source: docs/protocol/replication.md#leaderandisr-answers.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.broker.control.deleted_replicas import DeletedReplicas
@@ -25,28 +26,21 @@ class Admitted(NamedTuple):
     state: LeaderAndIsrPartition
 
 
+@dataclass(slots=True, eq=False)
 class LeaderAndIsrAdmission:
-    """Admits partitions and hosts them; `admit` lists the reasons for a refusal."""
+    """Admits partitions and hosts them; `admit` lists the reasons for a refusal.
 
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        leader_epochs: LeaderEpochFence,
-        deleted: DeletedReplicas,
-        on_refuted: Callable[[str], None],
-    ) -> None:
-        """Create the admission.
+    Args:
+        manager: the hosted partitions.
+        leader_epochs: confirms improbable leader epochs in ZooKeeper.
+        deleted: replicas that this process deleted.
+        on_refuted: receives a message about each leader epoch that is not in ZooKeeper.
+    """
 
-        Args:
-            manager: the hosted partitions.
-            leader_epochs: confirms improbable leader epochs in ZooKeeper.
-            deleted: replicas that this process deleted.
-            on_refuted: receives a message about each leader epoch that is not in ZooKeeper.
-        """
-        self._manager = manager
-        self._leader_epochs = leader_epochs
-        self._deleted = deleted
-        self._on_refuted = on_refuted
+    _manager: ReplicaManager
+    _leader_epochs: LeaderEpochFence
+    _deleted: DeletedReplicas
+    _on_refuted: Callable[[str], None]
 
     def admit(self, request: LeaderAndIsrRequest) -> tuple[list[Admitted], Errors]:
         """Host and return the admitted partitions, each once, with the error code of every partition in the request.

@@ -68,23 +68,16 @@ class OwnedPartition:
     groups: dict[str, Group] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class GroupStorage:
     """Finds groups in memory, and writes them to ``__consumer_offsets``."""
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        scheduler: Scheduler,
-        topic: OffsetsTopic,
-        on_loaded: Callable[[Group], None],
-        metrics: GroupMetrics,
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
-        self._topic = topic
-        self._on_loaded = on_loaded
-        self._metrics = metrics
-        self._owned: dict[int, OwnedPartition] = {}
+    _config: GroupConfig
+    _scheduler: Scheduler
+    _topic: OffsetsTopic
+    _on_loaded: Callable[[Group], None]
+    _metrics: GroupMetrics
+    _owned: dict[int, OwnedPartition] = field(default_factory=dict, init=False)
 
     # Leadership
 

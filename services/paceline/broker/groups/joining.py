@@ -4,7 +4,7 @@ Source: docs/protocol/groups.md#joining-a-group; KIP-394 (MEMBER_ID_REQUIRED), K
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
@@ -27,22 +27,15 @@ from paceline.model.settings import GroupConfig
 from paceline.replication.purgatory import Cancel
 
 
+@dataclass(slots=True, eq=False)
 class Joining:
     """Handles JoinGroup."""
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        scheduler: Scheduler,
-        storage: GroupStorage,
-        rebalances: Rebalances,
-        new_member_suffix: Callable[[], str],
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
-        self._storage = storage
-        self._rebalances = rebalances
-        self._new_member_suffix = new_member_suffix
+    _config: GroupConfig
+    _scheduler: Scheduler
+    _storage: GroupStorage
+    _rebalances: Rebalances
+    _new_member_suffix: Callable[[], str]
 
     def join(self, request: JoinRequest, reply: JoinReply) -> Cancel | None:
         """Add the caller; reply at once, or when all members have joined.

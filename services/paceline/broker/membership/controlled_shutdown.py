@@ -4,7 +4,7 @@ Source: docs/protocol/controller.md#controlled-shutdown; Kafka 2.8 KafkaServer.c
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
@@ -48,6 +48,7 @@ def find_controller() -> Flow[FoundController]:
     return FoundController(is_named=True, endpoint=endpoint)
 
 
+@dataclass(slots=True, eq=False)
 class ControlledShutdown:
     """Makes up to ``controlled.shutdown.max.retries`` attempts, then gives up.
 
@@ -56,26 +57,17 @@ class ControlledShutdown:
     ``shutdown.timeout.ms``: a controller that does not answer must leave time to close the logs.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        scheduler: Scheduler,
-        zookeeper: ZooKeeper,
-        transport: BrokerTransport,
-        contact: ClusterContact,
-        on_done: Callable[[bool], None],
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
-        self._zookeeper = zookeeper
-        self._transport = transport
-        self._contact = contact
-        self._on_done = on_done
-        self._attempt = 0
-        self._timer: Cancellable | None = None
-        self._deadline: Cancellable | None = None
-        self._search: FlowRun[FoundController] | None = None
-        self._over = False
+    _config: BrokerConfig
+    _scheduler: Scheduler
+    _zookeeper: ZooKeeper
+    _transport: BrokerTransport
+    _contact: ClusterContact
+    _on_done: Callable[[bool], None]
+    _attempt: int = field(default=0, init=False)
+    _timer: Cancellable | None = field(default=None, init=False)
+    _deadline: Cancellable | None = field(default=None, init=False)
+    _search: FlowRun[FoundController] | None = field(default=None, init=False)
+    _over: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Make the first attempt; ``on_done`` is called once, with True if all leaders were moved."""

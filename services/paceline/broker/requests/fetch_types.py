@@ -30,41 +30,26 @@ class FetchLimits:
         self.max_bytes = max_bytes
 
 
+@dataclass(slots=True, eq=False)
 class PartitionRead:
     """Result of a partition for its reader."""
 
-    __slots__ = (
-        "available",
-        "batches",
-        "diverging_epoch",
-        "error",
-        "high_watermark",
-        "leader_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "position",
-        "preferred_replica",
-        "settled",
-        "to_added_replica",
-    )
-
-    def __init__(self, position: FetchPosition) -> None:
-        self.position = position
-        self.error: PacelineError | None = None
-        self.leader_epoch = -1
-        self.high_watermark = -1
-        self.log_start_offset = -1
-        self.log_end_offset = -1
-        self.diverging_epoch: EpochEnd | None = None
-        self.batches = b""
-        self.preferred_replica: int | None = None
-        """Replica from which the client should read; the result then has no records."""
-        self.available = False
-        """Whether there is data at the position, returned or omitted for lack of space."""
-        self.settled = True
-        """Whether later fetches of the session may skip the partition until it is marked (`FetchSession.mark`)."""
-        self.to_added_replica = False
-        """Whether the reader is a replica added by a reassignment."""
+    position: FetchPosition
+    error: PacelineError | None = None
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    diverging_epoch: EpochEnd | None = None
+    batches: bytes = b""
+    preferred_replica: int | None = None
+    """Replica from which the client should read; the result then has no records."""
+    available: bool = False
+    """Whether there is data at the position, returned or omitted for lack of space."""
+    settled: bool = True
+    """Whether later fetches of the session may skip the partition until it is marked (`FetchSession.mark`)."""
+    to_added_replica: bool = False
+    """Whether the reader is a replica added by a reassignment."""
 
     @property
     def ends_wait(self) -> bool:

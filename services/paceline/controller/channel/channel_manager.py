@@ -10,7 +10,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from paceline.controller.interfaces import ControlTransport
 from paceline.model.backoff import Retries
@@ -157,25 +157,17 @@ class BrokerChannel:
         self.error = str(failure) or type(failure).__name__
 
 
+@dataclass(slots=True, eq=False)
 class ChannelManager:
     """The channels of all registered brokers."""
 
-    def __init__(
-        self,
-        config: ControllerConfig,
-        scheduler: Scheduler,
-        transport: ControlTransport,
-        on_response: OnResponse,
-        on_not_registered: OnNotRegistered,
-        rng: random.Random,
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
-        self._transport = transport
-        self._on_response = on_response
-        self._on_not_registered = on_not_registered
-        self._rng = rng
-        self._channels: dict[int, BrokerChannel] = {}
+    _config: ControllerConfig
+    _scheduler: Scheduler
+    _transport: ControlTransport
+    _on_response: OnResponse
+    _on_not_registered: OnNotRegistered
+    _rng: random.Random
+    _channels: dict[int, BrokerChannel] = field(default_factory=dict, init=False)
 
     @property
     def broker_ids(self) -> list[int]:

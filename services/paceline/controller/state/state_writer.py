@@ -65,26 +65,20 @@ class _Journaled:
     sequence: int
 
 
+@dataclass(slots=True, eq=False)
 class StateWriter:
-    """Writes partition states in chunks."""
+    """Writes partition states in chunks.
 
-    def __init__(
-        self,
-        config: ControllerConfig,
-        context: ControllerContext,
-        store: ZkStore,
-        journal: ControllerJournal,
-        on_commit: Callable[[], None],
-    ) -> None:
-        """``on_commit`` is called at the end of each commit, before the caller has put the states into the context.
+    ``on_commit`` is called at the end of each commit, before the caller has put the states into the context.
 
-        The caller does so before its flow waits again.
-        """
-        self._config = config
-        self._context = context
-        self._store = store
-        self._journal = journal
-        self._on_commit = on_commit
+    The caller does so before its flow waits again.
+    """
+
+    _config: ControllerConfig
+    _context: ControllerContext
+    _store: ZkStore
+    _journal: ControllerJournal
+    _on_commit: Callable[[], None]
 
     @property
     def chunk_limit(self) -> int:

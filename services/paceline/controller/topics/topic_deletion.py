@@ -9,6 +9,7 @@ Source: docs/protocol/controller.md#topic-deletion; Kafka 2.8 TopicDeletionManag
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
@@ -27,26 +28,17 @@ from paceline.model.settings import ControllerConfig
 LOG = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class TopicDeletionManager:
     """Deletes topics that are marked for deletion."""
 
-    def __init__(
-        self,
-        config: ControllerConfig,
-        context: ControllerContext,
-        store: ZkStore,
-        partitions: PartitionStateMachine,
-        replicas: ReplicaStateMachine,
-        batch: RequestBatch,
-        on_deleted: Callable[[str, bool], None],
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._store = store
-        self._partitions = partitions
-        self._replicas = replicas
-        self._batch = batch
-        self._on_deleted = on_deleted
+    _config: ControllerConfig
+    _context: ControllerContext
+    _store: ZkStore
+    _partitions: PartitionStateMachine
+    _replicas: ReplicaStateMachine
+    _batch: RequestBatch
+    _on_deleted: Callable[[str, bool], None]
 
     # entry points
 
