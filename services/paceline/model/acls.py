@@ -326,6 +326,3 @@ class AccessRules:
             if cell is not None:
                 yield cell
         yield from self._prefixed[kind].matching(name)
-
-
-NO_RULES_AT_ALL: Final = AccessRules({})

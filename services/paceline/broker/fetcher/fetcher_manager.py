@@ -14,27 +14,12 @@ from paceline.broker.partition.partition import Partition
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.model.control import LiveBroker
 from paceline.model.identifiers import TopicPartition
-
-_INT32 = 0xFFFFFFFF
-
-
-def java_string_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``, a signed 32-bit integer over UTF-16 code units."""
-    value = 0
-    encoded = text.encode("utf-16-be")
-    for index in range(0, len(encoded), 2):
-        value = (value * 31 + (encoded[index] << 8 | encoded[index + 1])) & _INT32
-    return _signed(value)
+from paceline.model.java_hash import java_index, java_string_hash
 
 
 def fetcher_id_for(topic_partition: TopicPartition, fetcher_count: int) -> int:
     """Return ``|31 * hash(topic) + partition| mod fetcher_count`` in Java's 32-bit arithmetic."""
-    value = _signed((31 * java_string_hash(topic_partition.topic) + topic_partition.partition) & _INT32)
-    return (0 if value == -(2**31) else abs(value)) % fetcher_count
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 32) if value >= 1 << 31 else value
+    return java_index(31 * java_string_hash(topic_partition.topic) + topic_partition.partition, fetcher_count)
 
 
 class FetcherManager:

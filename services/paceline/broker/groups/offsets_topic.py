@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.java_hash import java_index, java_string_hash
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -60,11 +61,4 @@ def partition_for(group_id: str, partition_count: int) -> int:
     >>> partition_for("my-group", 50)
     12
     """
-    code = 0
-    raw = group_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(raw), 2):
-        code = (31 * code + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
-    if code >= 1 << 31:
-        code -= 1 << 32
-    # Java's Math.abs(Integer.MIN_VALUE) is negative; Kafka uses 0 instead.
-    return (0 if code == -(1 << 31) else abs(code)) % partition_count
+    return java_index(java_string_hash(group_id), partition_count)

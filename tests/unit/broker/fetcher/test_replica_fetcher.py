@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from paceline.broker.fetcher.fetch_state import FetchState
-from paceline.broker.fetcher.fetcher_manager import fetcher_id_for, java_string_hash
+from paceline.broker.fetcher.fetcher_manager import fetcher_id_for
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.java_hash import java_string_hash
 from paceline.model.replica_fetch import (
     EpochEnd,
     ReplicaFetchRequest,
