@@ -24,9 +24,9 @@ from paceline.model.errors import (
     RequestTimedOutError,
     UnknownServerError,
 )
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
-    ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
@@ -35,7 +35,7 @@ from paceline.v1 import log_service_pb2
 from tests.support.waiting import eventually
 
 TP = TopicPartition("t", 0)
-REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [ReplicaFetchPartition(TP, None, 3, 0, None, 0, 1000)], [])
+REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [FetchPosition(TP, None, 0, 1000, 3, None, 0)], [])
 
 
 class Leader(

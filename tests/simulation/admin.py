@@ -22,11 +22,11 @@ from paceline.model.admin import NewPartitions, NewTopic
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
 )
 from paceline.model.errors import NotControllerError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import ReplicaLogDir
 from tests.simulation.clients import Client
@@ -156,7 +156,7 @@ class Admin(Client):
 
     def _read(self, query: DeleteRecordsQuery, position: int, name: str) -> None:
         """Fetch at a deleted offset."""
-        partitions = [FetchPartition(query.topic_partition, query.topic_id, position, 1_000)]
+        partitions = [FetchPosition(query.topic_partition, query.topic_id, position, 1_000)]
         request = FetchRequest(0, 1, 1_000, partitions)
 
         def handle(reply: Callable[[FetchResponse], None]) -> None:

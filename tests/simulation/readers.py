@@ -7,7 +7,6 @@ from paceline.log.record_batch import iterate_headers
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResult,
@@ -16,6 +15,7 @@ from paceline.model.client_io import (
     OffsetQuery,
 )
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.clients import Client
 from tests.simulation.history import Poll, Reading
@@ -79,7 +79,7 @@ class Reader(Client):
             min_bytes=1,
             max_bytes=4_000,
             partitions=[
-                FetchPartition(
+                FetchPosition(
                     topic_partition, reading.topic_id, position, 2_000, leader_epoch if self._fenced else None
                 )
             ],

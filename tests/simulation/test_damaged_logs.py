@@ -9,7 +9,8 @@ import pytest
 from paceline.log.directory_names import directory_name
 from paceline.log.record_batch import iterate_headers
 from paceline.log.segment import Segment
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, RequiredAcks
+from paceline.model.client_io import FetchRequest, FetchResponse, RequiredAcks
+from paceline.model.fetch_position import FetchPosition
 from tests.simulation.clients import Producer
 from tests.simulation.health import stays_below_min_isr, why_not_quiet, why_not_whole
 from tests.simulation.machines import LOG_DIRS, BrokerMachine
@@ -80,7 +81,7 @@ def read_everything(run: Run) -> int:
         life = leader_of(run).life
         assert life is not None
         answers: list[FetchResponse] = []
-        wanted = [FetchPartition(record.topic_partition, None, offset, 1_000)]
+        wanted = [FetchPosition(record.topic_partition, None, offset, 1_000)]
         life.node.fetch(FetchRequest(0, 1, 1_000, wanted), answers.append)
         result = answers[0].results[0]
         if result.failure is not None:

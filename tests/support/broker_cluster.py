@@ -20,7 +20,6 @@ from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     OffsetAnswer,
@@ -48,6 +47,7 @@ from paceline.model.control import (
     UpdateMetadataRequest,
 )
 from paceline.model.errors import BrokerNotAvailableError, ErrorCode, PacelineError, RequestTimedOutError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
@@ -329,7 +329,7 @@ class BrokerUnderTest:
             max_wait_ms,
             min_bytes,
             max_bytes,
-            [FetchPartition(tp, None, offset, max_bytes, leader_epoch, last_epoch)],
+            [FetchPosition(tp, None, offset, max_bytes, leader_epoch, last_epoch)],
             rack=rack,
         )
         self.node.fetch(request, answers.append)

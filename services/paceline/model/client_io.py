@@ -5,6 +5,7 @@ from enum import Enum, IntEnum, auto
 
 from paceline.model.admin import ReplicaDescription
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd
 
@@ -69,25 +70,13 @@ class ProduceResult:
 
 
 @dataclass(slots=True)
-class FetchPartition:
-    """One partition of a client's fetch."""
-
-    topic_partition: TopicPartition
-    topic_id: str | None
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int | None = None
-    last_fetched_epoch: int | None = None
-
-
-@dataclass(slots=True)
 class FetchRequest:
     """A client's fetch."""
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    partitions: list[FetchPartition]
+    partitions: list[FetchPosition]
     session_id: int = 0
     session_epoch: int = -1
     forgotten: list[TopicPartition] = field(default_factory=list)

@@ -3,21 +3,8 @@
 from dataclasses import dataclass
 
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
-
-
-@dataclass(slots=True)
-class ReplicaFetchPartition:
-    """One partition of a follower's fetch."""
-
-    topic_partition: TopicPartition
-    topic_id: str | None
-    current_leader_epoch: int
-    fetch_offset: int
-    last_fetched_epoch: int | None
-    """Leader epoch of the follower's last record; None when its log is empty."""
-    log_start_offset: int
-    max_bytes: int
 
 
 @dataclass(slots=True)
@@ -33,7 +20,7 @@ class ReplicaFetchRequest:
     """0 before a session is open."""
     session_epoch: int
     """0 opens a session, -1 is a full fetch without a session."""
-    partitions: list[ReplicaFetchPartition]
+    partitions: list[FetchPosition]
     forgotten: list[TopicPartition]
     wants_high_watermark: bool = False
     """Whether the leader responds as soon as a high watermark advances, because consumers read from this follower."""

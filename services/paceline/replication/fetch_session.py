@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.follower_progress import FetchClock
 
@@ -37,21 +38,6 @@ class PartitionChange:
     """The log start offset advanced; followers receive it at once, because a DeleteRecords request waits for them."""
     LOW_WATERMARK: Final = 16
     """A follower's log start offset advanced."""
-
-
-@dataclass(slots=True, eq=False)
-class FetchPosition:
-    """A reader's fetch position in one partition, and the values last sent to the reader."""
-
-    topic_partition: TopicPartition
-    topic_id: str | None
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int | None
-    last_fetched_epoch: int | None
-    log_start_offset: int = -1
-    sent_high_watermark: int | None = field(default=None, init=False)
-    sent_log_start_offset: int | None = field(default=None, init=False)
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,8 @@
 
 from paceline.coordination import znodes
 from paceline.model.client_io import RequiredAcks
-from paceline.model.replica_fetch import ReplicaFetchPartition, ReplicaFetchRequest
+from paceline.model.fetch_position import FetchPosition
+from paceline.model.replica_fetch import ReplicaFetchRequest
 from tests.support.broker_cluster import TP, BrokerCluster
 
 LAG_MAX_MS = 2_000
@@ -40,7 +41,7 @@ def fetch_by_hand(
 ) -> list[object]:
     """Send the leader a fetch as if it came from this replica; the list stays empty until the answer comes."""
     epoch = leader(cluster).leader_epoch
-    named = ReplicaFetchPartition(TP, None, epoch, offset, None, 0, 1_000)
+    named = FetchPosition(TP, None, offset, 1_000, epoch, None, 0)
     broker_epoch = cluster[replica_id].node.broker_epoch if replica_id in cluster.brokers else 1
     answers: list[object] = []
     request = ReplicaFetchRequest(replica_id, broker_epoch, max_wait_ms, 1, 1_000, 0, session_epoch, [named], [])

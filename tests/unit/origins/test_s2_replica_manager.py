@@ -19,8 +19,9 @@ from paceline.model.client_io import (
 )
 from paceline.model.control import LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
-from paceline.model.replica_fetch import ReplicaFetchPartition, ReplicaFetchRequest, ReplicaFetchResponse
+from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster, BrokerUnderTest, batch
 
@@ -53,7 +54,7 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
     (described,) = node.describe_replicas(tp.topic, [tp.partition])
     note("describe replicas", described.failure)
     fetched: list[ReplicaFetchResponse] = []
-    asked = ReplicaFetchPartition(tp, None, 0, 0, None, 0, 1_000)
+    asked = FetchPosition(tp, None, 0, 1_000, 0, None, 0)
     node.handle_replica_fetch(ReplicaFetchRequest(2, 1, 0, 1, 1_000, 0, -1, [asked], []), fetched.append)
     error = fetched[0].results[0].error
     found["replica fetch"] = None if error is ErrorCode.NONE else error

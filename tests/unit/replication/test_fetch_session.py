@@ -5,11 +5,11 @@ import random
 import pytest
 
 from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import (
     EVICTION_MS,
     MAX_EPOCH,
-    FetchPosition,
     FetchSession,
     FetchSessionCache,
     PartitionChange,

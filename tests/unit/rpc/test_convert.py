@@ -12,6 +12,7 @@ from paceline.model import client_io, control, replica_fetch
 from paceline.model.admin import ElectionResult, ReplicaDescription
 from paceline.model.client_io import OffsetKind, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError, InvalidRequiredAcksError, InvalidTopicError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert import common, digest, failures, fetch, offsets, partition_replicas, produce, replica
 from paceline.rpc.convert import control as convert
@@ -159,11 +160,7 @@ REPLICA_FETCH = st.builds(
     INT32,
     INT32,
     st.integers(-1, 2**31 - 1),
-    distinct(
-        st.builds(
-            replica_fetch.ReplicaFetchPartition, PARTITIONS, TOPIC_IDS, INT32, INT64, st.none() | INT32, INT64, INT32
-        )
-    ),
+    distinct(st.builds(FetchPosition, PARTITIONS, TOPIC_IDS, INT64, INT32, INT32, st.none() | INT32, INT64)),
     st.lists(PARTITIONS, max_size=3),
 )
 REPLICA_RESPONSE = st.builds(
@@ -216,7 +213,7 @@ FAILURES = st.none() | st.builds(
         st.integers(1, 2**31 - 1),
         distinct(
             st.builds(
-                client_io.FetchPartition,
+                FetchPosition,
                 PARTITIONS,
                 TOPIC_IDS,
                 INT64,

@@ -31,10 +31,10 @@ from paceline.model.errors import (
     KafkaStorageError,
     LogDirFullError,
 )
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
     EpochEnd,
-    ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaFetchResult,
@@ -224,22 +224,22 @@ class ReplicaFetcher:
             wants_high_watermark=self._has_readers(),
         )
 
-    def _name(self, state: FetchState) -> ReplicaFetchPartition:
+    def _name(self, state: FetchState) -> FetchPosition:
         partition = state.partition
         log = partition.log
         assert log is not None
         self._named[partition.topic_partition] = None
         state.sent_offset = state.fetch_offset
         state.sent_log_start_offset = log.log_start_offset
-        return ReplicaFetchPartition(
+        return FetchPosition(
             partition.topic_partition,
             partition.topic_id,
-            state.leader_epoch,
             state.fetch_offset,
-            state.last_fetched_epoch,
-            state.sent_log_start_offset,
             # Without room one batch is too much, but high watermark and log start allow retention to make room.
             1 if log.directory.space.room is Room.FULL else self._config.replica_fetch_max_bytes,
+            state.leader_epoch,
+            state.last_fetched_epoch,
+            state.sent_log_start_offset,
         )
 
     def note_reader(self) -> bool:

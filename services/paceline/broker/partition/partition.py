@@ -27,9 +27,10 @@ from paceline.model.errors import (
     StaleBrokerEpochError,
     UnknownLeaderEpochError,
 )
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
 from paceline.model.state_change import ReplicaOffsets, StateChangeKind
-from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
+from paceline.replication.fetch_session import FetchSession, PartitionChange
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import why_not_eligible

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.log.read_place import ReadPlace
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
-from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
+from paceline.replication.fetch_session import FetchSession, PartitionChange
 from paceline.replication.purgatory import DelayedOperation
 
 FetchAnswer = Callable[[int, list[PartitionRead]], None]

@@ -31,12 +31,12 @@ from paceline.model.errors import (
     StaleBrokerEpochError,
     UnknownLeaderEpochError,
 )
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
-    FetchPosition,
     FetchSession,
     FetchSessionCache,
 )

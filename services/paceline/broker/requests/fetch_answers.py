@@ -8,7 +8,7 @@ from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.broker.requests.leader_hints import refusal
 from paceline.broker.requests.proof_waits import ProofWaits
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from paceline.model.client_io import FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import (
     ErrorCode,
     FetchSessionIdNotFoundError,
@@ -16,28 +16,14 @@ from paceline.model.errors import (
     OffsetOutOfRangeError,
 )
 from paceline.model.replica_fetch import (
-    ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from paceline.replication.fetch_session import FetchPosition
 from paceline.replication.purgatory import Cancel
 
 _SessionErrors = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
 _CLIENT = Reader(None)
-
-
-def _position(item: FetchPartition | ReplicaFetchPartition, log_start_offset: int = -1) -> FetchPosition:
-    return FetchPosition(
-        item.topic_partition,
-        item.topic_id,
-        item.fetch_offset,
-        item.max_bytes,
-        item.current_leader_epoch,
-        item.last_fetched_epoch,
-        log_start_offset,
-    )
 
 
 def fetch_for_client(
@@ -67,7 +53,6 @@ def fetch_for_client(
 def _fetch_for_client(
     hosted: HostedPartitions, fetches: FetchHandler, request: FetchRequest, reply: Callable[[FetchResponse], None]
 ) -> Cancel | None:
-    positions = [_position(item) for item in request.partitions]
     max_bytes = min(request.max_bytes, hosted.config.fetch_max_bytes)
 
     def answer(session_id: int, reads: list[PartitionRead]) -> None:
@@ -79,7 +64,7 @@ def _fetch_for_client(
             FetchLimits(request.max_wait_ms, request.min_bytes, max_bytes),
             request.session_id,
             request.session_epoch,
-            positions,
+            request.partitions,
             request.forgotten,
             answer,
         )
@@ -108,14 +93,13 @@ def fetch_for_follower(
     fetches: FetchHandler, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
 ) -> Cancel | None:
     """Answer a follower's fetch, now or after a wait; return a function that cancels the wait."""
-    positions = [_position(item, item.log_start_offset) for item in request.partitions]
     try:
         return fetches.fetch(
             Reader(request.replica_id, request.broker_epoch, wants_high_watermark=request.wants_high_watermark),
             FetchLimits(request.max_wait_ms, request.min_bytes, request.max_bytes),
             request.session_id,
             request.session_epoch,
-            positions,
+            request.partitions,
             request.forgotten,
             lambda session_id, reads: reply(
                 ReplicaFetchResponse(session_id, [_replica_result(read) for read in reads])

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from paceline.model.errors import PacelineError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.replica_fetch import EpochEnd
-from paceline.replication.fetch_session import FetchPosition
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.fetch_types import PartitionRead
 from paceline.model.errors import OffsetNotAvailableError
-from paceline.replication.fetch_session import FetchPosition
+from paceline.model.fetch_position import FetchPosition
 from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
 from paceline.replication.truncation import divergence
 

@@ -5,8 +5,9 @@ An absent field has the default that the protos document; an unknown enum value 
 
 from typing import Final
 
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResult
+from paceline.model.client_io import FetchRequest, FetchResult
 from paceline.model.errors import InvalidRequestError
+from paceline.model.fetch_position import FetchPosition
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     at_least,
@@ -47,7 +48,7 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
         InvalidTopicError: a topic name is invalid.
     """
     partitions = [
-        FetchPartition(
+        FetchPosition(
             topic_partition=partition_of(one),
             topic_id=topic_id_of(one.topic_id),
             fetch_offset=one.fetch_offset,

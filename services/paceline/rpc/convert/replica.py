@@ -2,9 +2,9 @@
 
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.client_io import EpochQuery
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
-    ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResult,
 )
@@ -45,7 +45,7 @@ def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
         InvalidTopicError: a topic name is invalid.
     """
     partitions = [
-        ReplicaFetchPartition(
+        FetchPosition(
             topic_partition=partition_of(one),
             topic_id=topic_id_of(one.topic_id),
             current_leader_epoch=at_least(one.current_leader_epoch, 0, "leader epoch"),

@@ -10,7 +10,6 @@ from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     EpochQuery,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     OffsetKind,
@@ -22,6 +21,7 @@ from paceline.model.client_io import (
 )
 from paceline.model.control import BrokerHeartbeatResponse, UpdateMetadataRequest
 from paceline.model.errors import ErrorCode, RequestTimedOutError
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import NO_LEADER
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
@@ -79,7 +79,7 @@ def ask(cluster: BrokerCluster, timeout_ms: int = 30_000) -> Failures:
         return lambda results: found[kind].append(results[0].failure)
 
     def fetch(offset: int) -> FetchRequest:
-        position = FetchPartition(TP, None, offset, 1_000)
+        position = FetchPosition(TP, None, offset, 1_000)
         return FetchRequest(0, 1, 1_000, [position], proof_timeout_ms=timeout_ms)
 
     for kind in OffsetKind:
@@ -395,7 +395,7 @@ def test_a_request_of_a_caller_that_left_is_dropped() -> None:
 def test_a_fetch_session_waits_for_the_proof_of_all_its_partitions() -> None:
     cluster = led_by_1()
     answers: list[FetchResponse] = []
-    request = FetchRequest(0, 1, 1_000, [FetchPartition(TP, None, 0, 1_000)], session_epoch=0)
+    request = FetchRequest(0, 1, 1_000, [FetchPosition(TP, None, 0, 1_000)], session_epoch=0)
     cluster[1].node.fetch(request, answers.append)
     lose_zookeeper(cluster)
     cluster.time.run_for(SESSION_MS + 500)

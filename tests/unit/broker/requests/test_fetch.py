@@ -8,7 +8,6 @@ from paceline.log import batch_file, record_batch
 from paceline.log.log_config import LogConfig
 from paceline.model.client_io import (
     EpochQuery,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     OffsetKind,
@@ -16,8 +15,9 @@ from paceline.model.client_io import (
     RequiredAcks,
 )
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
-from paceline.model.replica_fetch import EpochEnd, ReplicaFetchPartition, ReplicaFetchRequest
+from paceline.model.replica_fetch import EpochEnd, ReplicaFetchRequest
 from paceline.model.state_change import StateChangeKind
 from paceline.rpc.convert.partition_replicas import partition_replicas_to_proto
 from tests.support.batches import decode_records
@@ -46,7 +46,7 @@ def code(response: FetchResponse, index: int = 0) -> ErrorCode:
 
 def follower_fetch(cluster: BrokerCluster, replica_id: int, leader_epoch: int) -> None:
     """Let broker 1 answer a fetch of a follower that believes in this leader epoch."""
-    wanted = ReplicaFetchPartition(TP, None, leader_epoch, 0, None, 0, 100)
+    wanted = FetchPosition(TP, None, 0, 100, leader_epoch, None, 0)
     epoch = cluster[replica_id].node.broker_epoch
     request = ReplicaFetchRequest(replica_id, epoch, 0, 1, 100, 0, -1, [wanted], [])
     cluster[1].node.handle_replica_fetch(request, lambda _answer: None)
@@ -54,7 +54,7 @@ def follower_fetch(cluster: BrokerCluster, replica_id: int, leader_epoch: int) -
 
 def fetch(
     cluster: BrokerCluster,
-    *partitions: FetchPartition,
+    *partitions: FetchPosition,
     max_wait_ms: int = 0,
     min_bytes: int = 1,
     max_bytes: int = 1 << 20,
@@ -76,8 +76,8 @@ def fetch(
     return answers
 
 
-def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, **extra: int) -> FetchPartition:
-    return FetchPartition(tp, None, offset, max_bytes, **extra)
+def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, **extra: int) -> FetchPosition:
+    return FetchPosition(tp, None, offset, max_bytes, **extra)
 
 
 def test_a_consumer_reads_up_to_the_high_watermark_only(cluster: BrokerCluster) -> None:
@@ -262,7 +262,7 @@ def test_a_client_gets_no_more_than_fetch_max_bytes() -> None:
 )
 def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, expected: ErrorCode) -> None:
     cluster.decide(1, 5, (1, 2, 3))
-    (response,) = fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch))
+    (response,) = fetch(cluster, FetchPosition(TP, None, 0, 100, current_leader_epoch=epoch))
     assert code(response) is expected
     (answer,) = cluster[1].epoch_ends(EpochQuery(TP, 0, epoch))
     assert (ErrorCode.NONE if answer.failure is None else answer.failure.code) is expected
@@ -271,7 +271,7 @@ def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, 
 def test_the_leader_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> None:
     answers: list[FetchResponse] = []
     for epoch in (9, 0):
-        request = FetchRequest(0, 1, 100, [FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch)])
+        request = FetchRequest(0, 1, 100, [FetchPosition(TP, None, 0, 100, current_leader_epoch=epoch)])
         cluster[2].node.fetch(request, answers.append)
     assert [code(answer) for answer in answers] == [
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -460,7 +460,7 @@ def test_a_refused_epoch_of_a_follower_is_reported_once_per_leader_epoch(cluster
     for epoch in (4, 4, 6):
         follower_fetch(cluster, 2, epoch)
     follower_fetch(cluster, 3, 4)
-    fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=4))
+    fetch(cluster, FetchPosition(TP, None, 0, 100, current_leader_epoch=4))
     said = cluster[1].said(StateChangeKind.FETCH_FENCED)
     assert [(one.replica, one.leader_epoch) for one in said] == [(2, 5), (3, 5)]
     assert said[0].cause == "the leader refused the fetch of broker 2: leader epoch of orders/0 is 5, not 4"

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from paceline.model.client_io import FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import ErrorCode
+from paceline.model.fetch_position import FetchPosition
 from tests.support.batches import decode_records
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -86,7 +87,7 @@ def test_a_follower_that_is_out_of_sync_or_dead_is_not_named() -> None:
 def test_a_consumer_that_stays_at_the_leader_gets_the_follower_with_every_fetch() -> None:
     cluster = racks()
     produced(cluster, b"x")
-    position = FetchPartition(TP, None, 0, 1 << 20, None, None)
+    position = FetchPosition(TP, None, 0, 1 << 20, None, None)
     answers: list[FetchResponse] = []
     request = FetchRequest(0, 1, 1 << 20, [position], rack="b", session_epoch=0)
     cluster[1].node.fetch(request, answers.append)

@@ -7,12 +7,12 @@ import pytest
 from paceline.broker.service.log_servicer import answer_of
 from paceline.model.client_io import (
     DeleteRecordsQuery,
-    FetchPartition,
     FetchRequest,
     ProduceData,
     RequiredAcks,
 )
 from paceline.model.errors import RequestTimedOutError
+from paceline.model.fetch_position import FetchPosition
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
 
@@ -33,7 +33,7 @@ def fetch(cluster: BrokerCluster, session_epoch: int, session_id: int = 0, parti
         60_000,
         1,
         1_000,
-        [FetchPartition(TP, None, 0, 1_000)][:partitions],
+        [FetchPosition(TP, None, 0, 1_000)][:partitions],
         session_id=session_id,
         session_epoch=session_epoch,
     )
