@@ -34,7 +34,6 @@ from paceline.replication import leadership_proof
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal
 from paceline.replication.purgatory import Cancel
-from paceline.replication.truncation import Truncation
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.mutations import any_broker_epoch, any_controller_epoch, forgive_joining
 
@@ -48,9 +47,8 @@ def one_round_lookup(patches: "Patches") -> None:
     """A follower accepts the end of an epoch that it does not have, without a second request (KAFKA-6361)."""
     real = ReplicaFetcher._diverged
 
-    def point(leader_answer: Any, log_end_offset: int, _lookup: Any, fallback_offset: int) -> Truncation:
-        end = fallback_offset if leader_answer is None else leader_answer.end_offset
-        return Truncation(min(end, log_end_offset), done=True)
+    def point(leader_end: Any, log_end_offset: int, _lookup: Any) -> int:
+        return min(leader_end.end_offset, log_end_offset)
 
     def diverged(self: ReplicaFetcher, state: Any, log: Any, leader_end: Any) -> bool:
         result = real(self, state, log, leader_end)

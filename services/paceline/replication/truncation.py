@@ -4,7 +4,6 @@ Source: docs/protocol/replication.md#truncation-point; worked examples are in #t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from paceline.model.errors import OffsetOutOfRangeError
 from paceline.model.replica_fetch import EpochEnd
@@ -13,41 +12,22 @@ EndOffsetForEpoch = Callable[[int], tuple[int, int] | None]
 """Lookup in a log: returns the largest known epoch not above the argument, and its exclusive end offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """The offset to truncate to; ``done`` is False if another epoch lookup is needed after that truncation."""
-
-    offset: int
-    done: bool
-
-
-def truncation_point(
-    leader_answer: EpochEnd | None,
-    log_end_offset: int,
-    end_offset_for_epoch: EndOffsetForEpoch,
-    fallback_offset: int,
-) -> Truncation:
-    """Return the offset to which a follower truncates after its leader's response to an epoch lookup.
+def truncation_point(leader_end: EpochEnd, log_end_offset: int, end_offset_for_epoch: EndOffsetForEpoch) -> int:
+    """Return the offset to which a follower truncates when its log diverges from its leader's.
 
     Args:
-        leader_answer: an epoch of the leader and its end offset; None when the leader does not know such an epoch.
+        leader_end: the leader's largest epoch not above the follower's, and its end offset.
         log_end_offset: the follower's own log end offset, exclusive.
         end_offset_for_epoch: lookup in the follower's own epochs.
-        fallback_offset: the follower's high watermark, to which it truncates when ``leader_answer`` is None.
     """
-    if leader_answer is None or leader_answer.end_offset < 0:
-        return Truncation(min(fallback_offset, log_end_offset), done=True)
-    end_offset = leader_answer.end_offset
-    if leader_answer.epoch < 0:
-        return Truncation(min(end_offset, log_end_offset), done=True)
-    own = end_offset_for_epoch(leader_answer.epoch)
+    own = end_offset_for_epoch(leader_end.epoch)
     if own is None:
-        return Truncation(min(end_offset, log_end_offset), done=True)
+        return min(leader_end.end_offset, log_end_offset)
     own_epoch, own_end_offset = own
-    if own_epoch == leader_answer.epoch:
-        return Truncation(min(own_end_offset, end_offset, log_end_offset), done=True)
-    # This log does not have the leader's epoch: truncate to the end of the next lower own epoch, and look up again.
-    return Truncation(min(own_end_offset, log_end_offset), done=False)
+    if own_epoch == leader_end.epoch:
+        return min(own_end_offset, leader_end.end_offset, log_end_offset)
+    # This log does not have the leader's epoch: the next fetch compares the next lower own epoch.
+    return min(own_end_offset, log_end_offset)
 
 
 def divergence(

@@ -56,32 +56,24 @@ def follow(follower: EpochLog, leader: EpochLog) -> list[int]:
         end = divergence(follower.end, follower.latest, 0, leader.end, leader.end_offset)
         if end is None:
             return steps
-        point = truncation_point(end, follower.end, follower.end_offset, 0)
-        follower.truncate(point.offset)
-        steps.append(point.offset)
+        offset = truncation_point(end, follower.end, follower.end_offset)
+        follower.truncate(offset)
+        steps.append(offset)
     raise AssertionError("no end to the truncation")
 
 
-def test_a_follower_without_an_epoch_end_truncates_to_the_high_watermark() -> None:
-    point = truncation_point(None, 10, lambda _epoch: None, fallback_offset=6)
-    assert (point.offset, point.done) == (6, True)
+def test_a_known_epoch_ends_at_the_smaller_of_both_end_offsets() -> None:
+    assert truncation_point(EpochEnd(3, 8), 10, lambda _epoch: (3, 9)) == 8
+    assert truncation_point(EpochEnd(3, 12), 10, lambda _epoch: (3, 9)) == 9
 
 
-def test_an_end_offset_without_an_epoch_is_limited_to_the_own_log_end() -> None:
-    point = truncation_point(EpochEnd(-1, 12), 10, lambda _epoch: None, 0)
-    assert (point.offset, point.done) == (10, True)
+def test_an_epoch_above_all_own_epochs_ends_at_the_smaller_log_end() -> None:
+    assert truncation_point(EpochEnd(3, 12), 10, lambda _epoch: None) == 10
+    assert truncation_point(EpochEnd(3, 8), 10, lambda _epoch: None) == 8
 
 
-def test_a_known_epoch_ends_the_search_at_the_smaller_of_both_end_offsets() -> None:
-    point = truncation_point(EpochEnd(3, 8), 10, lambda _epoch: (3, 9), 0)
-    assert (point.offset, point.done) == (8, True)
-    point = truncation_point(EpochEnd(3, 12), 10, lambda _epoch: (3, 9), 0)
-    assert (point.offset, point.done) == (9, True)
-
-
-def test_an_unknown_epoch_truncates_to_the_next_lower_epoch_and_asks_again() -> None:
-    point = truncation_point(EpochEnd(1, 4), 4, lambda _epoch: (0, 2), 0)
-    assert (point.offset, point.done) == (2, False)
+def test_an_unknown_epoch_truncates_to_the_next_lower_epoch() -> None:
+    assert truncation_point(EpochEnd(1, 4), 4, lambda _epoch: (0, 2)) == 2
 
 
 def test_x4_fast_failover_with_fetches() -> None:

@@ -415,9 +415,9 @@ class ReplicaFetcher:
         return changed
 
     def _diverged(self, state: FetchState, log: PartitionLog, leader_end: EpochEnd) -> bool:
-        point = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch, log.high_watermark)
+        offset = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch)
         reason = f"epoch {leader_end.epoch} of the leader ends at {leader_end.end_offset}"
-        state.follower_log.truncate_to(point.offset, reason)
+        state.follower_log.truncate_to(offset, reason)
         return self._moved(state, log)
 
     def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
