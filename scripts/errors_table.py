@@ -55,6 +55,7 @@ def reaction(name: str, retriable: bool, definite: bool, refresh: bool) -> str:
         "FETCH_SESSION_ID_NOT_FOUND": "begins with a full fetch",
         "INVALID_FETCH_SESSION_EPOCH": "begins with a full fetch",
         "THROTTLED": "repeats after the pause it names",
+        "THROTTLING_QUOTA_EXCEEDED": "repeats after throttle_ms of the answer",
     }
     if name in special:
         return special[name]

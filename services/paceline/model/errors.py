@@ -79,6 +79,7 @@ class ErrorCode(IntEnum):
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
     INVALID_UPDATE_VERSION = 95
     INCONSISTENT_TOPIC_ID = 103
     UNKNOWN_SERVER_ERROR = 1000
@@ -345,6 +346,10 @@ class NoReassignmentInProgressError(PacelineError, code=ErrorCode.NO_REASSIGNMEN
 
 class InvalidRecordError(PacelineError, code=ErrorCode.INVALID_RECORD):
     """A record of the batch is not valid."""
+
+
+class ThrottlingQuotaExceededError(PacelineError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, retriable=True):
+    """The caller changed more partitions than its controller_mutation_rate allows."""
 
 
 class InvalidUpdateVersionError(PacelineError, code=ErrorCode.INVALID_UPDATE_VERSION):

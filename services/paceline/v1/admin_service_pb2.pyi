@@ -350,6 +350,11 @@ class CreateTopicsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
+    throttle_ms: builtins.int
+    """Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+    controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+    """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreateTopicResult]:
         """One result per topic."""
@@ -358,8 +363,9 @@ class CreateTopicsResponse(google.protobuf.message.Message):
         self,
         *,
         topics: collections.abc.Iterable[global___CreateTopicResult] | None = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["throttle_ms", b"throttle_ms", "topics", b"topics"]) -> None: ...
 
 global___CreateTopicsResponse = CreateTopicsResponse
 
@@ -430,6 +436,11 @@ class DeleteTopicsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
+    throttle_ms: builtins.int
+    """Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+    controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+    """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteTopicResult]:
         """One result per topic."""
@@ -438,8 +449,9 @@ class DeleteTopicsResponse(google.protobuf.message.Message):
         self,
         *,
         topics: collections.abc.Iterable[global___DeleteTopicResult] | None = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["throttle_ms", b"throttle_ms", "topics", b"topics"]) -> None: ...
 
 global___DeleteTopicsResponse = DeleteTopicsResponse
 
@@ -532,6 +544,11 @@ class CreatePartitionsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
+    throttle_ms: builtins.int
+    """Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+    controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+    """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CreatePartitionsResult]:
         """One result per topic."""
@@ -540,8 +557,9 @@ class CreatePartitionsResponse(google.protobuf.message.Message):
         self,
         *,
         topics: collections.abc.Iterable[global___CreatePartitionsResult] | None = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["throttle_ms", b"throttle_ms", "topics", b"topics"]) -> None: ...
 
 global___CreatePartitionsResponse = CreatePartitionsResponse
 

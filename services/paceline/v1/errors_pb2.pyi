@@ -171,6 +171,10 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """The partition has no reassignment to cancel."""
     ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 87
     """A record of the batch is not valid. No record was appended."""
+    ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: _ErrorCode.ValueType  # 89
+    """The caller created and deleted more partitions than its controller_mutation_rate allows. Nothing was changed; the
+    pause is in throttle_ms of the answer.
+    """
     ERROR_CODE_INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
     """The node has a newer version than the conditional write expects; read the state again before the next write."""
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
@@ -324,6 +328,10 @@ ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
 """The partition has no reassignment to cancel."""
 ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 87
 """A record of the batch is not valid. No record was appended."""
+ERROR_CODE_THROTTLING_QUOTA_EXCEEDED: ErrorCode.ValueType  # 89
+"""The caller created and deleted more partitions than its controller_mutation_rate allows. Nothing was changed; the
+pause is in throttle_ms of the answer.
+"""
 ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
 """The node has a newer version than the conditional write expects; read the state again before the next write."""
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103

@@ -209,6 +209,11 @@ class ProduceResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
+    throttle_ms: builtins.int
+    """Milliseconds that the caller shall wait before its next Produce to this broker, because it is above a quota; 0 for
+    none. The broker reads no further Produce of the caller for so long. Also set for ACKS_NONE.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProducePartitionResult]:
         """One result per partition."""
@@ -217,8 +222,9 @@ class ProduceResponse(google.protobuf.message.Message):
         self,
         *,
         partitions: collections.abc.Iterable[global___ProducePartitionResult] | None = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["partitions", b"partitions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "throttle_ms", b"throttle_ms"]) -> None: ...
 
 global___ProduceResponse = ProduceResponse
 
@@ -409,8 +415,13 @@ class FetchResponse(google.protobuf.message.Message):
 
     SESSION_ID_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
     session_id: builtins.int
     """Session id for the next request; 0 unless the request opened or continued a session."""
+    throttle_ms: builtins.int
+    """Milliseconds that the caller shall wait before its next Fetch to this broker, because it is above a quota; 0 for
+    none. The broker reads no further Fetch of the caller for so long.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartitionResult]:
         """Results, in request order."""
@@ -420,8 +431,9 @@ class FetchResponse(google.protobuf.message.Message):
         *,
         session_id: builtins.int = ...,
         partitions: collections.abc.Iterable[global___FetchPartitionResult] | None = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "session_id", b"session_id", "throttle_ms", b"throttle_ms"]) -> None: ...
 
 global___FetchResponse = FetchResponse
 

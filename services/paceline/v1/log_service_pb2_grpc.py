@@ -13,6 +13,9 @@ class LogServiceStub(object):
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     def __init__(self, channel):
@@ -76,6 +79,9 @@ class LogServiceServicer(object):
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     def Produce(self, request, context):
@@ -215,6 +221,9 @@ class LogService(object):
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     @staticmethod

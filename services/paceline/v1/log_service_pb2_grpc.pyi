@@ -25,6 +25,9 @@ class LogServiceStub:
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -106,6 +109,9 @@ class LogServiceAsyncStub:
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     Produce: grpc.aio.UnaryUnaryMultiCallable[
@@ -186,6 +192,9 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
     the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
     the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
     deadline of a stream applies to the stream, not to its requests.
+
+    Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+    next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
     """
 
     @abc.abstractmethod

@@ -635,7 +635,10 @@ func (x *ReplicaAssignment) GetBrokerIds() []int32 {
 type CreateTopicsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per topic.
-	Topics        []*CreateTopicResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	Topics []*CreateTopicResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+	// controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+	ThrottleMs    int32 `protobuf:"varint,2,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,6 +678,13 @@ func (x *CreateTopicsResponse) GetTopics() []*CreateTopicResult {
 		return x.Topics
 	}
 	return nil
+}
+
+func (x *CreateTopicsResponse) GetThrottleMs() int32 {
+	if x != nil {
+		return x.ThrottleMs
+	}
+	return 0
 }
 
 // CreateTopicResult is the result for one topic.
@@ -809,7 +819,10 @@ func (x *DeleteTopicsRequest) GetTimeoutMs() int32 {
 type DeleteTopicsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per topic.
-	Topics        []*DeleteTopicResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	Topics []*DeleteTopicResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+	// controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+	ThrottleMs    int32 `protobuf:"varint,2,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -849,6 +862,13 @@ func (x *DeleteTopicsResponse) GetTopics() []*DeleteTopicResult {
 		return x.Topics
 	}
 	return nil
+}
+
+func (x *DeleteTopicsResponse) GetThrottleMs() int32 {
+	if x != nil {
+		return x.ThrottleMs
+	}
+	return 0
 }
 
 // DeleteTopicResult is the result for one topic.
@@ -1038,7 +1058,10 @@ func (x *NewPartitions) GetAssignments() []*ReplicaAssignment {
 type CreatePartitionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per topic.
-	Topics        []*CreatePartitionsResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	Topics []*CreatePartitionsResult `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
+	// Milliseconds that the caller shall wait before it changes partitions again, because it is above its
+	// controller_mutation_rate; 0 for none. Topics with THROTTLING_QUOTA_EXCEEDED may be repeated after that time.
+	ThrottleMs    int32 `protobuf:"varint,2,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1101,13 @@ func (x *CreatePartitionsResponse) GetTopics() []*CreatePartitionsResult {
 		return x.Topics
 	}
 	return nil
+}
+
+func (x *CreatePartitionsResponse) GetThrottleMs() int32 {
+	if x != nil {
+		return x.ThrottleMs
+	}
+	return 0
 }
 
 // CreatePartitionsResult is the result for one topic.
@@ -3570,9 +3600,11 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x13_replication_factor\"2\n" +
 	"\x11ReplicaAssignment\x12\x1d\n" +
 	"\n" +
-	"broker_ids\x18\x01 \x03(\x05R\tbrokerIds\"N\n" +
+	"broker_ids\x18\x01 \x03(\x05R\tbrokerIds\"o\n" +
 	"\x14CreateTopicsResponse\x126\n" +
-	"\x06topics\x18\x01 \x03(\v2\x1e.paceline.v1.CreateTopicResultR\x06topics\"\xc2\x01\n" +
+	"\x06topics\x18\x01 \x03(\v2\x1e.paceline.v1.CreateTopicResultR\x06topics\x12\x1f\n" +
+	"\vthrottle_ms\x18\x02 \x01(\x05R\n" +
+	"throttleMs\"\xc2\x01\n" +
 	"\x11CreateTopicResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.paceline.v1.TopicErrorH\x00R\x05error\x88\x01\x01\x12\x19\n" +
@@ -3582,9 +3614,11 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\x13DeleteTopicsRequest\x12\x16\n" +
 	"\x06topics\x18\x01 \x03(\tR\x06topics\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"N\n" +
+	"timeout_ms\x18\x02 \x01(\x05R\ttimeoutMs\"o\n" +
 	"\x14DeleteTopicsResponse\x126\n" +
-	"\x06topics\x18\x01 \x03(\v2\x1e.paceline.v1.DeleteTopicResultR\x06topics\"e\n" +
+	"\x06topics\x18\x01 \x03(\v2\x1e.paceline.v1.DeleteTopicResultR\x06topics\x12\x1f\n" +
+	"\vthrottle_ms\x18\x02 \x01(\x05R\n" +
+	"throttleMs\"e\n" +
 	"\x11DeleteTopicResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.paceline.v1.TopicErrorH\x00R\x05error\x88\x01\x01B\b\n" +
@@ -3597,9 +3631,11 @@ const file_paceline_v1_admin_service_proto_rawDesc = "" +
 	"\rNewPartitions\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12@\n" +
-	"\vassignments\x18\x03 \x03(\v2\x1e.paceline.v1.ReplicaAssignmentR\vassignments\"W\n" +
+	"\vassignments\x18\x03 \x03(\v2\x1e.paceline.v1.ReplicaAssignmentR\vassignments\"x\n" +
 	"\x18CreatePartitionsResponse\x12;\n" +
-	"\x06topics\x18\x01 \x03(\v2#.paceline.v1.CreatePartitionsResultR\x06topics\"\xd5\x01\n" +
+	"\x06topics\x18\x01 \x03(\v2#.paceline.v1.CreatePartitionsResultR\x06topics\x12\x1f\n" +
+	"\vthrottle_ms\x18\x02 \x01(\x05R\n" +
+	"throttleMs\"\xd5\x01\n" +
 	"\x16CreatePartitionsResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.paceline.v1.TopicErrorH\x00R\x05error\x88\x01\x01\x12'\n" +

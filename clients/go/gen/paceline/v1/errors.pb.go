@@ -169,6 +169,9 @@ const (
 	ErrorCode_ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS ErrorCode = 85
 	// A record of the batch is not valid. No record was appended.
 	ErrorCode_ERROR_CODE_INVALID_RECORD ErrorCode = 87
+	// The caller created and deleted more partitions than its controller_mutation_rate allows. Nothing was changed; the
+	// pause is in throttle_ms of the answer.
+	ErrorCode_ERROR_CODE_THROTTLING_QUOTA_EXCEEDED ErrorCode = 89
 	// The node has a newer version than the conditional write expects; read the state again before the next write.
 	ErrorCode_ERROR_CODE_INVALID_UPDATE_VERSION ErrorCode = 95
 	// The topic id in the request differs from the id of the topic with that name.
@@ -250,6 +253,7 @@ var (
 		84:   "ERROR_CODE_ELECTION_NOT_NEEDED",
 		85:   "ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS",
 		87:   "ERROR_CODE_INVALID_RECORD",
+		89:   "ERROR_CODE_THROTTLING_QUOTA_EXCEEDED",
 		95:   "ERROR_CODE_INVALID_UPDATE_VERSION",
 		103:  "ERROR_CODE_INCONSISTENT_TOPIC_ID",
 		1000: "ERROR_CODE_UNKNOWN_SERVER_ERROR",
@@ -321,6 +325,7 @@ var (
 		"ERROR_CODE_ELECTION_NOT_NEEDED":                   84,
 		"ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS":           85,
 		"ERROR_CODE_INVALID_RECORD":                        87,
+		"ERROR_CODE_THROTTLING_QUOTA_EXCEEDED":             89,
 		"ERROR_CODE_INVALID_UPDATE_VERSION":                95,
 		"ERROR_CODE_INCONSISTENT_TOPIC_ID":                 103,
 		"ERROR_CODE_UNKNOWN_SERVER_ERROR":                  1000,
@@ -668,7 +673,7 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"TopicError\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.paceline.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage*\xde\"\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage*\xa8#\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x128\n" +
 	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10\x01\x1a\x14\xd0\xf3\x18\x01\xe2\xf3\x18\fOUT_OF_RANGE\x128\n" +
@@ -733,7 +738,8 @@ const file_paceline_v1_errors_proto_rawDesc = "" +
 	")ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE\x10S\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12?\n" +
 	"\x1eERROR_CODE_ELECTION_NOT_NEEDED\x10T\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x12G\n" +
 	"&ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS\x10U\x1a\x1b\xd0\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x127\n" +
-	"\x19ERROR_CODE_INVALID_RECORD\x10W\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x126\n" +
+	"\x19ERROR_CODE_INVALID_RECORD\x10W\x1a\x18\xd0\xf3\x18\x01\xe2\xf3\x18\x10INVALID_ARGUMENT\x12H\n" +
+	"$ERROR_CODE_THROTTLING_QUOTA_EXCEEDED\x10Y\x1a\x1e\xc8\xf3\x18\x01\xd0\xf3\x18\x01\xe2\xf3\x18\x12RESOURCE_EXHAUSTED\x126\n" +
 	"!ERROR_CODE_INVALID_UPDATE_VERSION\x10_\x1a\x0f\xd0\xf3\x18\x01\xe2\xf3\x18\aABORTED\x12E\n" +
 	" ERROR_CODE_INCONSISTENT_TOPIC_ID\x10g\x1a\x1f\xd0\xf3\x18\x01\xd8\xf3\x18\x01\xe2\xf3\x18\x13FAILED_PRECONDITION\x122\n" +
 	"\x1fERROR_CODE_UNKNOWN_SERVER_ERROR\x10\xe8\a\x1a\f\xe2\xf3\x18\bINTERNAL\x12:\n" +

@@ -436,7 +436,10 @@ func (*ProducePartition_Records) isProducePartition_Data() {}
 type ProduceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result per partition.
-	Partitions    []*ProducePartitionResult `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []*ProducePartitionResult `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Milliseconds that the caller shall wait before its next Produce to this broker, because it is above a quota; 0 for
+	// none. The broker reads no further Produce of the caller for so long. Also set for ACKS_NONE.
+	ThrottleMs    int32 `protobuf:"varint,2,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -476,6 +479,13 @@ func (x *ProduceResponse) GetPartitions() []*ProducePartitionResult {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *ProduceResponse) GetThrottleMs() int32 {
+	if x != nil {
+		return x.ThrottleMs
+	}
+	return 0
 }
 
 // ProducePartitionResult is the position of the appended records of one partition.
@@ -869,7 +879,10 @@ type FetchResponse struct {
 	// Session id for the next request; 0 unless the request opened or continued a session.
 	SessionId int32 `protobuf:"varint,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Results, in request order.
-	Partitions    []*FetchPartitionResult `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []*FetchPartitionResult `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Milliseconds that the caller shall wait before its next Fetch to this broker, because it is above a quota; 0 for
+	// none. The broker reads no further Fetch of the caller for so long.
+	ThrottleMs    int32 `protobuf:"varint,3,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -916,6 +929,13 @@ func (x *FetchResponse) GetPartitions() []*FetchPartitionResult {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *FetchResponse) GetThrottleMs() int32 {
+	if x != nil {
+		return x.ThrottleMs
+	}
+	return 0
 }
 
 // FetchPartitionResult holds what was read from one partition.
@@ -2250,11 +2270,13 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\arecords\x18\x05 \x01(\v2\x17.paceline.v1.RecordListH\x00R\arecords\x125\n" +
 	"\x14current_leader_epoch\x18\x06 \x01(\x05H\x01R\x12currentLeaderEpoch\x88\x01\x01B\x06\n" +
 	"\x04dataB\x17\n" +
-	"\x15_current_leader_epoch\"V\n" +
+	"\x15_current_leader_epoch\"w\n" +
 	"\x0fProduceResponse\x12C\n" +
 	"\n" +
 	"partitions\x18\x01 \x03(\v2#.paceline.v1.ProducePartitionResultR\n" +
-	"partitions\"\x86\x02\n" +
+	"partitions\x12\x1f\n" +
+	"\vthrottle_ms\x18\x02 \x01(\x05R\n" +
+	"throttleMs\"\x86\x02\n" +
 	"\x16ProducePartitionResult\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +
@@ -2292,13 +2314,15 @@ const file_paceline_v1_log_service_proto_rawDesc = "" +
 	"\x13_last_fetched_epoch\"H\n" +
 	"\x12ForgottenPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\x05R\tpartition\"q\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"\x92\x01\n" +
 	"\rFetchResponse\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\x05R\tsessionId\x12A\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\v2!.paceline.v1.FetchPartitionResultR\n" +
-	"partitions\"\x99\x04\n" +
+	"partitions\x12\x1f\n" +
+	"\vthrottle_ms\x18\x03 \x01(\x05R\n" +
+	"throttleMs\"\x99\x04\n" +
 	"\x14FetchPartitionResult\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x126\n" +

@@ -43,6 +43,9 @@ const (
 // the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
 // the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
 // deadline of a stream applies to the stream, not to its requests.
+//
+// Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+// next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
 type LogServiceClient interface {
 	// Produce appends records to partitions and answers when the replicas that acks requires have the records.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -190,6 +193,9 @@ func (c *logServiceClient) DigestRange(ctx context.Context, in *DigestRangeReque
 // the RPC limits the whole call. A server never waits past the deadline of a unary call: it shortens its wait so that
 // the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
 // deadline of a stream applies to the stream, not to its requests.
+//
+// Quotas: the answer to a caller above its quota is complete and comes at once, with throttle_ms. A caller that sends the
+// next request earlier gains nothing: the broker reads it after that time. Set the deadline of a unary call longer.
 type LogServiceServer interface {
 	// Produce appends records to partitions and answers when the replicas that acks requires have the records.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
