@@ -5,5 +5,6 @@ Read `paths.py` first, then `states.py`. Their public names can be imported from
 
 from paceline.coordination.znodes.acls import *  # noqa: F403
 from paceline.coordination.znodes.paths import *  # noqa: F403
+from paceline.coordination.znodes.quotas import *  # noqa: F403
 from paceline.coordination.znodes.registrations import *  # noqa: F403
 from paceline.coordination.znodes.states import *  # noqa: F403
