@@ -32,7 +32,7 @@ class Call:
 
 
 async def test_calls_without_a_slot_wait_and_the_newest_is_next() -> None:
-    receive_limiter = limiter(slots=2)
+    receive_limiter = limiter(slots=3)  # of which one caller has at most two
     calls = [Call(receive_limiter) for _ in range(4)]
     await until(lambda: receive_limiter.under_way == 2)
     assert [call.admitted.is_set() for call in calls] == [True, True, False, False]
@@ -126,7 +126,7 @@ async def test_no_slot_is_lost_however_a_call_ends() -> None:
     receive_limiter = limiter(slots=3, slow_after_s=0.005, slow_senders=2, wait_s=0.02, receipt_s=0.03)
     calls: list[Call] = []
     for _ in range(200):
-        calls.append(Call(receive_limiter))
+        calls.append(Call(receive_limiter, rng.choice(("one", "two", "three"))))
         call = rng.choice(calls)
         if rng.random() < 0.4:
             call.complete.set()
@@ -137,7 +137,41 @@ async def test_no_slot_is_lost_however_a_call_ends() -> None:
     outcomes = await asyncio.gather(*(call.task for call in calls), return_exceptions=True)
     assert all(one == b"request" or isinstance(one, ThrottledError | asyncio.CancelledError) for one in outcomes)
     assert receive_limiter.under_way == 0
+    assert receive_limiter._free == 3 and not receive_limiter._held and not receive_limiter._callers
     fresh = [Call(receive_limiter) for _ in range(3)]
     for call in fresh:
         call.complete.set()
     assert await asyncio.gather(*(call.task for call in fresh)) == [b"request"] * 3
+
+
+async def test_one_caller_never_has_all_slots() -> None:
+    receive_limiter = limiter(slots=4)
+    crowd = [Call(receive_limiter, "User:mallory") for _ in range(20)]
+    await until(lambda: receive_limiter.under_way == 3 and len(receive_limiter._waiting["User:mallory"]) == 17)
+    other = Call(receive_limiter, "User:alice")
+    await until(other.admitted.is_set)
+    other.complete.set()
+    await other.task
+    assert receive_limiter.under_way == 3 and receive_limiter._free == 1, "the slot stays free for others"
+    for call in crowd:
+        call.complete.set()
+    await asyncio.gather(*(call.task for call in crowd))
+    assert receive_limiter._free == 4 and not receive_limiter._held
+
+
+async def test_a_flood_of_slow_senders_ends_calls_of_its_own_caller() -> None:
+    receive_limiter = limiter(slots=2, slow_after_s=0.02, slow_senders=3)
+    alice = Call(receive_limiter, "User:alice")
+    await until(alice.admitted.is_set)
+    flood = []
+    for _ in range(6):
+        flood.append(Call(receive_limiter, "User:mallory"))
+        await until(flood[-1].admitted.is_set)
+    for call in flood[:3]:
+        with pytest.raises(ThrottledError, match="too long to arrive"):
+            await call.task
+    assert not alice.task.done()
+    for call in [alice, *flood[3:]]:
+        call.complete.set()
+    assert await alice.task == b"request"
+    await asyncio.gather(*(call.task for call in flood[3:]), return_exceptions=True)

@@ -2,13 +2,15 @@
 
 gRPC reads the bytes of a request before it calls a handler, so a limit in the handler would be too late. The
 interceptor runs before the bytes are read. It gives slots to a few calls at a time, and HTTP/2 flow control keeps the
-bytes of the other calls at their senders. Free slots go in turn to the newest call and to the connection that has been
+bytes of the other calls at their senders. Free slots go in turn to the newest call and to the caller that has been
 quiet for the longest time: in a flood of requests the waiting calls belong to the flood, and a client with one small
-request is served soon. A call that has not been received after
-`SLOW_AFTER_S` gives its slot back and counts as a slow sender; if there are too many, the oldest is cancelled.
+request is served soon. A caller is a principal, or a connection without a certificate; one caller never has all slots.
+A call that has not been received after `SLOW_AFTER_S` gives its slot back and counts as a slow sender; if there are too
+many, the oldest of the caller with most of them is cancelled.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ class ReceiveLimiter:
 
     Args:
         slots: requests that are received at the same time.
-        slow_senders: further requests that have taken longer than ``slow_after_s``; above that the oldest is cancelled.
+        slow_senders: further requests that have taken longer than ``slow_after_s``; above that one is cancelled.
         slow_after_s: longest time that a call holds a slot.
         receipt_s: longest time to receive a request.
         wait_s: longest wait for a slot.
@@ -46,15 +48,21 @@ class ReceiveLimiter:
         wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         self._free = slots
+        self._most = max(1, slots - 1)
+        """Maximum number of slots of one caller."""
+        self._held: Counter[str] = Counter()
+        """Slots by caller."""
+        self._callers: dict[asyncio.Task[Any], str] = {}
+        """The caller of each call that is being received."""
         self._slow_senders = slow_senders
         self._slow_after_s = slow_after_s
         self._receipt_s = receipt_s
         self._wait_s = wait_s
         self._check_interval_s = min(slow_after_s, wait_s)
         self._waiting: dict[str, dict[asyncio.Future[None], float]] = {}
-        """Calls that wait for a slot, oldest first, with the end of their wait, by connection.
+        """Calls that wait for a slot, oldest first, with the end of their wait, by caller.
 
-        The connection with the latest call is the last one.
+        The caller with the latest call is the last one.
         """
         self._newest_is_next = True
         self._quick: dict[asyncio.Task[Any], float] = {}
@@ -70,41 +78,43 @@ class ReceiveLimiter:
         """Number of requests that are being received."""
         return len(self._quick) + len(self._slow)
 
-    async def receive(self, read: Callable[[], Awaitable[Any]], peer: str = "", *, takes_turns: bool = False) -> Any:
-        """Return the result of ``read``, which starts when this call of the connection ``peer`` has a slot.
+    async def receive(self, read: Callable[[], Awaitable[Any]], caller: str = "", *, takes_turns: bool = False) -> Any:
+        """Return the result of ``read``, which starts when this call has a slot.
 
         With ``takes_turns`` a large request keeps its slot until its turn, so that few of them are in memory, and a
-        connection is read no faster than `turns.BYTES_PER_S`.
+        caller is read no faster than `turns.BYTES_PER_S`.
 
         Raises:
             ThrottledError: no slot became free in time, or the request took too long to arrive.
         """
         if not takes_turns:
-            return await self._receive(read, peer)
+            return await self._receive(read, caller)
         paid: asyncio.Lock | None = None
-        if self.turns.owes(peer):
+        if self.turns.owes(caller):
             try:
-                paid = await asyncio.wait_for(self.turns.pay(peer), self._wait_s)
+                paid = await asyncio.wait_for(self.turns.pay(caller), self._wait_s)
             except TimeoutError:
-                text = "this connection sends more large requests than the broker receives; try again"
+                text = "this caller sends more large requests than the broker receives; try again"
                 raise ThrottledError.at("BYTES_PER_S", text) from None
         try:
-            return await self._receive(lambda: self.turns.received(read, peer), peer)
+            return await self._receive(lambda: self.turns.received(read, caller), caller)
         finally:
             if paid is not None:
                 paid.release()
 
-    async def _receive(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
+    async def _receive(self, read: Callable[[], Awaitable[Any]], caller: str) -> Any:
         loop = asyncio.get_running_loop()
         self._watch(loop)
-        if self._free:
+        if self._free and self._held[caller] < self._most:
             self._free -= 1
+            self._held[caller] += 1
         else:
-            await self._slot(loop, peer)
+            await self._slot(loop, caller)
             self._watch(loop)  # between the end of another call and this line, a check finds no call
         task = asyncio.current_task()
         assert task is not None
         self._quick[task] = loop.time()
+        self._callers[task] = caller
         try:
             return await read()
         except asyncio.CancelledError:
@@ -113,8 +123,9 @@ class ReceiveLimiter:
                 raise
             raise ThrottledError.at("SLOW_SENDERS", "the request took too long to arrive; try again") from None
         finally:
+            del self._callers[task]
             if self._quick.pop(task, None) is not None:
-                self._free_slot()
+                self._free_slot(caller)
             else:
                 self._slow.pop(task, None)
 
@@ -122,48 +133,52 @@ class ReceiveLimiter:
         if self._timer is None:
             self._timer = loop.call_later(self._check_interval_s, self._check)
 
-    async def _slot(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
+    async def _slot(self, loop: asyncio.AbstractEventLoop, caller: str) -> None:
         slot: asyncio.Future[None] = loop.create_future()
-        calls = self._waiting.pop(peer, {})
+        calls = self._waiting.pop(caller, {})
         calls[slot] = loop.time() + self._wait_s
-        self._waiting[peer] = calls
+        self._waiting[caller] = calls
         try:
             await slot
         except asyncio.CancelledError:
-            if not self._forget(peer, slot) and not slot.cancelled() and slot.exception() is None:
-                self._free_slot()  # this call got a slot at the moment of its cancellation
+            if not self._forget(caller, slot) and not slot.cancelled() and slot.exception() is None:
+                self._free_slot(caller)  # this call got a slot at the moment of its cancellation
             raise
 
-    def _forget(self, peer: str, slot: asyncio.Future[None]) -> bool:
-        calls = self._waiting.get(peer, {})
+    def _forget(self, caller: str, slot: asyncio.Future[None]) -> bool:
+        calls = self._waiting.get(caller, {})
         was_waiting = calls.pop(slot, None) is not None
         if not calls:
-            self._waiting.pop(peer, None)
+            self._waiting.pop(caller, None)
         return was_waiting
 
-    def _free_slot(self) -> None:
-        """Give a slot to a waiting call, if any."""
-        while self._waiting:
-            self._newest_is_next = not self._newest_is_next
-            peer = next(reversed(self._waiting) if self._newest_is_next else iter(self._waiting))
-            calls = self._waiting.pop(peer)
-            slot, _ = calls.popitem()
-            if calls:
-                self._waiting[peer] = calls
-            if not slot.done():
-                slot.set_result(None)
-                return
+    def _free_slot(self, of: str) -> None:
+        """Give a slot of a caller to a waiting call, if any, of a caller that may have one more."""
+        self._held[of] -= 1
+        if not self._held[of]:
+            del self._held[of]
+        self._newest_is_next = not self._newest_is_next
+        order = reversed(tuple(self._waiting)) if self._newest_is_next else tuple(self._waiting)
+        for caller in order:
+            while self._held[caller] < self._most and (calls := self._waiting.pop(caller, None)) is not None:
+                slot, _ = calls.popitem()
+                if calls:
+                    self._waiting[caller] = calls
+                if not slot.done():
+                    self._held[caller] += 1
+                    slot.set_result(None)
+                    return
         self._free += 1
 
     def _check(self) -> None:
         """Throttle calls that have waited too long, take slots from slow senders, and cancel the slowest of these."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        waiting = [(peer, slot, end_s) for peer, calls in self._waiting.items() for slot, end_s in calls.items()]
-        for peer, slot, end_s in waiting:
+        waiting = [(caller, slot, end_s) for caller, calls in self._waiting.items() for slot, end_s in calls.items()]
+        for caller, slot, end_s in waiting:
             if now_s < end_s:
                 continue
-            self._forget(peer, slot)
+            self._forget(caller, slot)
             if not slot.done():
                 slot.set_exception(
                     ThrottledError.at(
@@ -172,10 +187,14 @@ class ReceiveLimiter:
                 )
         for task in [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]:
             self._slow[task] = self._quick.pop(task)
-            self._free_slot()
-        for task, begun_s in tuple(self._slow.items()):
-            if len(self._slow) > self._slow_senders or now_s - begun_s >= self._receipt_s:
-                del self._slow[task]
-                task.cancel()
+            self._free_slot(self._callers[task])
+        late = [task for task, begun_s in self._slow.items() if now_s - begun_s >= self._receipt_s]
+        for _ in range(len(self._slow) - len(late) - self._slow_senders):
+            rest = [task for task in self._slow if task not in late]
+            (most, _count), *_others = Counter(self._callers[task] for task in rest).most_common(1)
+            late.append(next(task for task in rest if self._callers[task] == most))
+        for task in late:
+            del self._slow[task]
+            task.cancel()
         busy = self._quick or self._slow or self._waiting
         self._timer = loop.call_later(self._check_interval_s, self._check) if busy else None
