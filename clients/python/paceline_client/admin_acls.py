@@ -1,9 +1,10 @@
-"""The calls of `Admin` for access rules: create, delete and describe rules, and ask what they allow."""
+"""The calls of `Admin` for access rules, what they allow, and revoked certificates."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from paceline.model.revoked_certificate import RevokedCertificate
 from paceline.rpc.pages import merged_pages
 from paceline.v1.acl_service_pb2 import (
     Acl,
@@ -12,6 +13,9 @@ from paceline.v1.acl_service_pb2 import (
     CreateAclsRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
+    DescribeRevokedCertificatesRequest,
+    RestoreCertificateRequest,
+    RevokeCertificateRequest,
     WhoAmIRequest,
 )
 from paceline.v1.acl_service_pb2_grpc import AclServiceStub
@@ -56,7 +60,7 @@ class AccessRules:
 
 @dataclass(frozen=True, slots=True)
 class AccessVerdict:
-    """What the rules decide."""
+    """The decision of the rules."""
 
     allowed: bool
     rule: str
@@ -141,6 +145,38 @@ class AclAdmin(AdminConnection):
         """Return the principal and the address under which the rules know this client."""
         answer = self._ask_acls("WhoAmI", WhoAmIRequest(), timeout_ms, only_reads=True)
         return Identification(answer.principal, answer.host, answer.super_user, answer.mode)
+
+    def revoke_certificate(self, serial_number: str, principal: str = "", *, timeout_ms: int | None = None) -> None:
+        """Make every process refuse a certificate, within a minute; other certificates of its owner stay valid.
+
+        Args:
+            serial_number: hexadecimal digits, as ``paceline certs show`` prints them.
+            principal: the owner, for people who read the list.
+            timeout_ms: longest wait.
+
+        Raises:
+            InvalidRequestError: not a serial number, or that of the certificate with which this client calls.
+            ClusterAuthorizationError: the caller needs Alter on the cluster.
+        """
+        with sendable():
+            request = RevokeCertificateRequest(serial_number=serial_number, principal=principal)
+        self._ask_acls("RevokeCertificate", request, timeout_ms)
+
+    def restore_certificate(self, serial_number: str, *, timeout_ms: int | None = None) -> None:
+        """Make every process accept a revoked certificate again.
+
+        Raises:
+            InvalidRequestError: the certificate is not revoked.
+        """
+        with sendable():
+            request = RestoreCertificateRequest(serial_number=serial_number)
+        self._ask_acls("RestoreCertificate", request, timeout_ms)
+
+    def describe_revoked_certificates(self, timeout_ms: int | None = None) -> list[RevokedCertificate]:
+        """Return the revoked certificates; without Describe on the cluster, not their owners."""
+        request = DescribeRevokedCertificatesRequest()
+        answer = self._ask_acls("DescribeRevokedCertificates", request, timeout_ms, only_reads=True)
+        return [RevokedCertificate(one.serial_number, one.principal, one.revoked_at_ms) for one in answer.certificates]
 
     def _ask_acls(self, method: str, request: Any, timeout_ms: int | None, only_reads: bool = False) -> Any:
         return self._on_controller(

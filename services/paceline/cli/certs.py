@@ -1,4 +1,4 @@
-"""`paceline certs`: the certificate authority of a cluster and its certificates."""
+"""`paceline certs`: the certificate authority of a cluster, its certificates, and those that it has revoked."""
 
 import datetime
 from pathlib import Path
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.output import output_option, show
+from paceline.cli.connection import bootstrap_option, open_admin
+from paceline.cli.failures import reported
+from paceline.cli.output import output_option, show, tell
 from paceline.model.identity import Identity, InvalidIdentityError, Role, cluster_id_of, trust_domain_of
+from paceline.model.revoked_certificate import serial_number_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,7 +28,7 @@ _out = click.option(
 
 @click.group()
 def certs() -> None:
-    """Create the certificates of controllers, brokers and clients of a secure cluster."""
+    """Create and revoke the certificates of controllers, brokers and clients of a secure cluster."""
 
 
 @certs.command()
@@ -75,7 +78,7 @@ def client(directory: Path, name: str, days: int, out: Path | None) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @output_option
 def show_certificates(files: tuple[Path, ...], output: str) -> None:
-    """Show identity, hosts and validity of certificates, and cluster and validity of authorities."""
+    """Show identity, hosts, serial number and validity of certificates, and cluster and validity of authorities."""
     certificates = _certificates()
     rows = []
     for path in files:
@@ -91,6 +94,7 @@ def show_certificates(files: tuple[Path, ...], output: str) -> None:
                 "cluster_id": cluster_id_of(each.trust_domain),
                 "uri": f"spiffe://{each.trust_domain}",
                 "hosts": "",
+                "serial_number": "",
                 "not_after": each.not_after.isoformat(),
             }
             for each in authorities
@@ -104,10 +108,74 @@ def show_certificates(files: tuple[Path, ...], output: str) -> None:
                 "cluster_id": cluster_id_of(found.identity.cluster),
                 "uri": found.identity.uri,
                 "hosts": ",".join(found.hosts),
+                "serial_number": found.serial_number,
                 "not_after": found.not_after.isoformat(),
             }
         )
     show(rows, output)
+
+
+_certificate = click.argument("certificate", metavar="SERIAL_NUMBER|FILE")
+
+
+@certs.command("revoke")
+@_certificate
+@output_option
+@bootstrap_option
+def revoke(certificate: str, output: str, bootstrap: str) -> None:
+    """Make every process refuse a certificate, given by its serial number or its file.
+
+    Within a minute its streams end and its calls are refused. Other certificates of the same principal stay valid.
+    """
+    with reported(output):
+        number, principal = _serial_number(certificate)
+        with open_admin(bootstrap) as admin:
+            admin.revoke_certificate(number, principal)
+        row = {"serial_number": number, "principal": principal}
+        tell([row], output, f"revoked: {number} {principal}".rstrip() + "; every process refuses it within a minute")
+
+
+@certs.command("restore")
+@_certificate
+@output_option
+@bootstrap_option
+def restore(certificate: str, output: str, bootstrap: str) -> None:
+    """Make every process accept a revoked certificate again."""
+    with reported(output):
+        number, _ = _serial_number(certificate)
+        with open_admin(bootstrap) as admin:
+            admin.restore_certificate(number)
+        tell([{"serial_number": number}], output, f"restored: {number}")
+
+
+@certs.command("revoked")
+@output_option
+@bootstrap_option
+def revoked(output: str, bootstrap: str) -> None:
+    """List the revoked certificates."""
+    with reported(output), open_admin(bootstrap) as admin:
+        rows = [
+            {
+                "serial_number": one.serial_number,
+                "principal": one.principal,
+                "revoked_at": datetime.datetime.fromtimestamp(one.revoked_at_ms / 1000, datetime.UTC).isoformat(),
+            }
+            for one in admin.describe_revoked_certificates()
+        ]
+    show(rows, output, ("serial_number", "principal", "revoked_at"))
+
+
+def _serial_number(certificate: str) -> tuple[str, str]:
+    """Return serial number and principal of a certificate file, or a serial number without a principal."""
+    path = Path(certificate)
+    if not path.is_file():
+        return serial_number_of(certificate), ""
+    certificates = _certificates()
+    try:
+        found = certificates.summary_of(path)
+    except certificates.CertificateError as error:
+        raise click.ClickException(str(error)) from None
+    return found.serial_number, found.identity.principal
 
 
 def _issue(

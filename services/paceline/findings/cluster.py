@@ -87,7 +87,7 @@ class ClusterFacts:
 
     @property
     def office(self) -> NodeActiveController:
-        """What the active controller knows; empty when none answered."""
+        """Facts that only the active controller knows; empty when none answered."""
         return (self.active and self.active.active_controller) or NodeActiveController()
 
     @property

@@ -75,7 +75,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule found."""
+    """Result of one rule."""
 
     subject: str
     """The partition, ``topic/partition``."""

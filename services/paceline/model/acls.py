@@ -50,7 +50,7 @@ class PatternType(StrEnum):
 
 
 class Operation(StrEnum):
-    """What a rule is about."""
+    """Operation that a rule allows or denies."""
 
     ALL = "All"
     READ = "Read"

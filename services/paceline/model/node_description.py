@@ -96,7 +96,7 @@ class NodeRemoval:
 
 @dataclass(frozen=True, slots=True)
 class NodeActiveController:
-    """What only the active controller knows."""
+    """Facts that only the active controller knows."""
 
     queue_size: int = 0
     brokers: tuple[NodeBroker, ...] = ()

@@ -1,4 +1,4 @@
-"""Close connections that make no call, because gRPC neither limits nor reports the connections of an address.
+"""Close connections that make no call, and those of revoked certificates, which gRPC's servers cannot close.
 
 gRPC counts a connection from the moment when it accepts it, and closes every further one above ``max.connections``.
 Without this limit, callers without a certificate could take the places of nodes and clients
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -78,16 +78,26 @@ def pause_s(spent_s: float, is_near_limit: bool) -> float:
 class ConnectionLimiter:
     """A thread that closes silent connections above a limit per address, and above half of the places of a listener.
 
+    It also closes the connections of revoked certificates, so that every kind of call on them ends.
+
     Args:
-        known_peers: by listener, the peers with an accepted call; closed connections are removed.
+        known_peers: by listener, the peers with an accepted call, and the serial numbers of their certificates; closed
+            connections are removed.
         per_address: maximum number of silent connections of one address.
         max_connections: places of a listener.
         metrics: receives the numbers of connections.
+        is_revoked: whether the certificate with a serial number is revoked.
     """
 
     def __init__(
-        self, known_peers: Mapping[str, set[str]], per_address: int, max_connections: int, metrics: Metrics
+        self,
+        known_peers: Mapping[str, dict[str, str]],
+        per_address: int,
+        max_connections: int,
+        metrics: Metrics,
+        is_revoked: Callable[[str], bool] = lambda _serial_number: False,
     ) -> None:
+        self._is_revoked = is_revoked
         self._known_peers = known_peers
         self._max_connections = max_connections
         self._per_address = per_address
@@ -130,7 +140,7 @@ class ConnectionLimiter:
     def _look(self) -> int:
         """Limit every listener; return the largest number of silent connections of one address and listener."""
         # Read known peers before sockets: a connection accepted in between is young, and its peer is kept.
-        known = {name: tuple(peers) for name, peers in self._known_peers.items()}
+        known = {name: dict(peers) for name, peers in self._known_peers.items()}
         descriptors = dict(open_sockets())
         if not descriptors:  # no descriptor is free to read the list, or the system has no /proc
             for peers in self._known_peers.values():
@@ -140,13 +150,16 @@ class ConnectionLimiter:
         self._find_connections(descriptors)
         return max((self._limit(listener, known[listener]) for listener in self._listeners.values()), default=0)
 
-    def _limit(self, listener: str, known_peers: Sequence[str]) -> int:
+    def _limit(self, listener: str, known_peers: Mapping[str, str]) -> int:
         """Close surplus connections; return the largest number of silent connections of one address."""
         known = {_parsed(peer): peer for peer in known_peers}
         connections = [one for one in self._connections.values() if one.listener == listener]
+        revoked = {_parsed(peer) for peer, number in known_peers.items() if self._is_revoked(number)}
+        self._close_revoked(connections, revoked)
         silent = [one for one in connections if known.pop(one.peer, None) is None]
         if self._has_seen_all:
-            self._known_peers[listener].difference_update(known.values())  # their connections have ended
+            for peer in known.values():  # their connections have ended
+                self._known_peers[listener].pop(peer, None)
         most = max(Counter(one.address for one in silent).values(), default=0)
         self._metrics.connections.labels(listener).set(len(connections))
         self._metrics.listener_limits.observe_use(listener, _LIMIT, most)
@@ -164,6 +177,11 @@ class ConnectionLimiter:
                 listener, _LIMIT, address, "closing connections that make no call", count
             )
         return most
+
+    def _close_revoked(self, connections: Iterable[Connection], peers: Collection[Address | None]) -> None:
+        for one in connections if peers else ():
+            if one.peer in peers and shut_down(self._descriptors[one.inode], one.peer):
+                LOG.warning("closed a connection, certificate revoked: listener=%s peer=%s", one.listener, one.peer[0])
 
     def _find_connections(self, descriptors: dict[int, int]) -> None:
         self._passes += 1

@@ -8,6 +8,7 @@ from typing import Final
 
 from paceline.model.identity import Identity, Role, cluster_id_of
 from paceline.model.node_description import NodeCertificate
+from paceline.model.revoked_certificate import serial_number_of
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode
 from paceline.rpc.security.credentials import CertificateFilesError
@@ -27,7 +28,7 @@ def open_transport_security(settings: Security, role: Role) -> TransportSecurity
         StartupError: certificate files cannot be used.
     """
     try:
-        security = TransportSecurity(settings.listeners, settings.super_users, _identity_of)
+        security = TransportSecurity(settings.listeners, settings.super_users, _identity_of, _serial_number_of)
     except CertificateFilesError as failure:
         raise StartupError(str(failure), ExitCode.USAGE) from None
     # Brokers decide about the callers of a gateway.
@@ -75,6 +76,12 @@ def not_after_ms(content: bytes) -> int:
     is_chain = len(found) > 1 and found[0].issuer != found[0].subject
     ends = [found[0].not_valid_after_utc] if is_chain else [each.not_valid_after_utc for each in found]
     return int(max(ends).timestamp() * 1000)
+
+
+def _serial_number_of(pem: bytes) -> str:
+    from cryptography import x509
+
+    return serial_number_of(f"{x509.load_pem_x509_certificate(pem).serial_number:x}")
 
 
 def _identity_of(certificate: Path) -> Identity:

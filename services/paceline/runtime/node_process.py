@@ -1,6 +1,7 @@
 """`NodeProcess`: what a controller's and a broker's process have in common, from start to stop."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -19,6 +20,7 @@ from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import get_or_create_cluster_id
+from paceline.coordination.revoked_certificates import read_serial_numbers
 from paceline.model.acls import AccessRules
 from paceline.model.control import Endpoint, LiveBroker
 from paceline.model.identity import Role, cluster_id_of
@@ -37,11 +39,13 @@ from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.node_identity import certificates_in_use, check_cluster_id, open_transport_security
 from paceline.runtime.settings import ControllerSettings, NodeSettings
-from paceline.runtime.zookeeper_flow import ask_zookeeper
+from paceline.runtime.zookeeper_flow import ask_zookeeper, run_flow
 
 T = TypeVar("T")
 
 _AUDIT_FLUSH_S: Final = 1.0
+_REVOKED_INTERVAL_S: Final = 5.0
+"""Interval between reads of the revoked certificates."""
 
 
 class NodeProcess(ABC):
@@ -137,6 +141,8 @@ class NodeProcess(ABC):
     def _begin_tasks(self) -> None:
         self._was_ready = True
         work = [watch_event_loop(self._metrics), self._refresh(), self._write_audit_sums()]
+        if self._security.identity is not None:
+            work.append(self._follow_revoked())
         keys = self._settings.keys
         if keys.cluster_events_topic_enable:
             tls = self._security.credentials("CLIENT")
@@ -154,6 +160,19 @@ class NodeProcess(ABC):
             await asyncio.sleep(_AUDIT_FLUSH_S)
             self._security.authorizer.audit.flush()
 
+    async def _follow_revoked(self) -> None:
+        """Read the revoked certificates again and again; while ZooKeeper is away, those of the latest read hold."""
+        authorizer = self._security.authorizer
+        while True:
+            await asyncio.sleep(_REVOKED_INTERVAL_S)
+            with contextlib.suppress(CoordinationError, TimeoutError):
+                authorizer.revoked = await self.on_session(read_serial_numbers(), _REVOKED_INTERVAL_S)
+
+    async def on_session(self, flow: Flow[T], timeout_s: float) -> T:
+        """Run a flow over the ZooKeeper session of this process, see `run_flow`."""
+        assert self._zookeeper is not None
+        return await run_flow(PatientZooKeeper(self._zookeeper), self._scheduler, flow, timeout_s)
+
     def _client_addresses(self) -> list[str]:
         endpoints = (broker.endpoint("CLIENT") for broker in self._live_brokers())
         return [endpoint.address for endpoint in endpoints if endpoint is not None]
@@ -168,7 +187,10 @@ class NodeProcess(ABC):
             raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
     async def _claim_cluster_id(self, node_id: int) -> None:
-        """Check that certificate and ZooKeeper belong to this cluster, before the node registers."""
+        """Check that certificate and ZooKeeper belong to this cluster, and read the revoked certificates.
+
+        The node does not exist yet, so no call of a revoked certificate is served.
+        """
         identity = self._security.identity
         if identity is None:
             return
@@ -176,7 +198,12 @@ class NodeProcess(ABC):
             self._security.check_node(self._role, node_id)
         except CertificateFilesError as failure:
             raise StartupError(str(failure), ExitCode.USAGE) from None
-        found = await self._ask_zookeeper(get_or_create_cluster_id(cluster_id_of(identity.cluster)))
+
+        def claim() -> Flow[tuple[str, frozenset[str]]]:
+            found = yield from get_or_create_cluster_id(cluster_id_of(identity.cluster))
+            return found, (yield from read_serial_numbers())
+
+        found, self._security.authorizer.revoked = await self._ask_zookeeper(claim())
         check_cluster_id(identity, found)
 
     async def _ask_zookeeper(self, flow: Flow[T]) -> T:

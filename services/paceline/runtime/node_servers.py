@@ -42,6 +42,7 @@ class NodeServers:
             settings.keys.max_silent_connections_per_ip,
             self._max_connections,
             metrics,
+            security.authorizer.is_revoked,
         )
         self._keys = settings.keys
         self._aio: list[AioRpcServer] = []

@@ -51,6 +51,8 @@ class CertificateSummary:
     identity: Identity
     hosts: tuple[str, ...]
     not_after: datetime.datetime
+    serial_number: str
+    """Hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ def summary_of(path: Path) -> CertificateSummary:
         *names.get_values_for_type(x509.DNSName),
         *map(str, names.get_values_for_type(x509.IPAddress)),
     )
-    return CertificateSummary(identity, hosts, certificate.not_valid_after_utc)
+    return CertificateSummary(identity, hosts, certificate.not_valid_after_utc, f"{certificate.serial_number:x}")
 
 
 def _builder(

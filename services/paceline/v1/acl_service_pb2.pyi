@@ -335,3 +335,125 @@ class WhoAmIResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["host", b"host", "mode", b"mode", "principal", b"principal", "super_user", b"super_user"]) -> None: ...
 
 global___WhoAmIResponse = WhoAmIResponse
+
+@typing.final
+class RevokeCertificateRequest(google.protobuf.message.Message):
+    """A certificate to withdraw."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERIAL_NUMBER_FIELD_NUMBER: builtins.int
+    PRINCIPAL_FIELD_NUMBER: builtins.int
+    serial_number: builtins.str
+    """Serial number in hexadecimal digits, as `paceline certs show` prints it; colons and leading zeros are ignored."""
+    principal: builtins.str
+    """Owner of the certificate, for people who read the list; at most 249 characters, may be empty."""
+    def __init__(
+        self,
+        *,
+        serial_number: builtins.str = ...,
+        principal: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["principal", b"principal", "serial_number", b"serial_number"]) -> None: ...
+
+global___RevokeCertificateRequest = RevokeCertificateRequest
+
+@typing.final
+class RevokeCertificateResponse(google.protobuf.message.Message):
+    """RevokeCertificateResponse has no fields: an error is the status of the call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RevokeCertificateResponse = RevokeCertificateResponse
+
+@typing.final
+class RestoreCertificateRequest(google.protobuf.message.Message):
+    """A withdrawn certificate to accept again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERIAL_NUMBER_FIELD_NUMBER: builtins.int
+    serial_number: builtins.str
+    """Serial number in hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        serial_number: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["serial_number", b"serial_number"]) -> None: ...
+
+global___RestoreCertificateRequest = RestoreCertificateRequest
+
+@typing.final
+class RestoreCertificateResponse(google.protobuf.message.Message):
+    """RestoreCertificateResponse has no fields: an error is the status of the call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RestoreCertificateResponse = RestoreCertificateResponse
+
+@typing.final
+class DescribeRevokedCertificatesRequest(google.protobuf.message.Message):
+    """Has no fields: the list is complete, at most 10,000 certificates."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___DescribeRevokedCertificatesRequest = DescribeRevokedCertificatesRequest
+
+@typing.final
+class DescribeRevokedCertificatesResponse(google.protobuf.message.Message):
+    """The withdrawn certificates."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CERTIFICATES_FIELD_NUMBER: builtins.int
+    @property
+    def certificates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RevokedCertificate]:
+        """The certificates, sorted by serial number."""
+
+    def __init__(
+        self,
+        *,
+        certificates: collections.abc.Iterable[global___RevokedCertificate] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificates", b"certificates"]) -> None: ...
+
+global___DescribeRevokedCertificatesResponse = DescribeRevokedCertificatesResponse
+
+@typing.final
+class RevokedCertificate(google.protobuf.message.Message):
+    """RevokedCertificate is a certificate that every process refuses."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERIAL_NUMBER_FIELD_NUMBER: builtins.int
+    PRINCIPAL_FIELD_NUMBER: builtins.int
+    REVOKED_AT_MS_FIELD_NUMBER: builtins.int
+    serial_number: builtins.str
+    """Serial number in lower-case hexadecimal digits without leading zeros."""
+    principal: builtins.str
+    """Principal that RevokeCertificate was given; empty for callers without Describe on the cluster."""
+    revoked_at_ms: builtins.int
+    """Time of the withdrawal in milliseconds since the epoch."""
+    def __init__(
+        self,
+        *,
+        serial_number: builtins.str = ...,
+        principal: builtins.str = ...,
+        revoked_at_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["principal", b"principal", "revoked_at_ms", b"revoked_at_ms", "serial_number", b"serial_number"]) -> None: ...
+
+global___RevokedCertificate = RevokedCertificate

@@ -42,6 +42,21 @@ class AclServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_acl__service__pb2.WhoAmIRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_acl__service__pb2.WhoAmIResponse.FromString,
                 )
+        self.RevokeCertificate = channel.unary_unary(
+                '/paceline.v1.AclService/RevokeCertificate',
+                request_serializer=paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateResponse.FromString,
+                )
+        self.RestoreCertificate = channel.unary_unary(
+                '/paceline.v1.AclService/RestoreCertificate',
+                request_serializer=paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateResponse.FromString,
+                )
+        self.DescribeRevokedCertificates = channel.unary_unary(
+                '/paceline.v1.AclService/DescribeRevokedCertificates',
+                request_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.FromString,
+                )
 
 
 class AclServiceServicer(object):
@@ -86,6 +101,29 @@ class AclServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RevokeCertificate(self, request, context):
+        """RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+        with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+        same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreCertificate(self, request, context):
+        """RestoreCertificate takes a withdrawal back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeRevokedCertificates(self, request, context):
+        """DescribeRevokedCertificates lists the withdrawn certificates.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AclServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +151,21 @@ def add_AclServiceServicer_to_server(servicer, server):
                     servicer.WhoAmI,
                     request_deserializer=paceline_dot_v1_dot_acl__service__pb2.WhoAmIRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_acl__service__pb2.WhoAmIResponse.SerializeToString,
+            ),
+            'RevokeCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCertificate,
+                    request_deserializer=paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateResponse.SerializeToString,
+            ),
+            'RestoreCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreCertificate,
+                    request_deserializer=paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateResponse.SerializeToString,
+            ),
+            'DescribeRevokedCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeRevokedCertificates,
+                    request_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -209,5 +262,56 @@ class AclService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/WhoAmI',
             paceline_dot_v1_dot_acl__service__pb2.WhoAmIRequest.SerializeToString,
             paceline_dot_v1_dot_acl__service__pb2.WhoAmIResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RevokeCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/RevokeCertificate',
+            paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateRequest.SerializeToString,
+            paceline_dot_v1_dot_acl__service__pb2.RevokeCertificateResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RestoreCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/RestoreCertificate',
+            paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateRequest.SerializeToString,
+            paceline_dot_v1_dot_acl__service__pb2.RestoreCertificateResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeRevokedCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/DescribeRevokedCertificates',
+            paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.SerializeToString,
+            paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

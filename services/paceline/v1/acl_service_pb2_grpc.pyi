@@ -56,6 +56,27 @@ class AclServiceStub:
     ]
     """WhoAmI tells the caller the principal under which the rules know it."""
 
+    RevokeCertificate: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.RevokeCertificateRequest,
+        paceline.v1.acl_service_pb2.RevokeCertificateResponse,
+    ]
+    """RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+    with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+    same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+    """
+
+    RestoreCertificate: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.RestoreCertificateRequest,
+        paceline.v1.acl_service_pb2.RestoreCertificateResponse,
+    ]
+    """RestoreCertificate takes a withdrawal back."""
+
+    DescribeRevokedCertificates: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.DescribeRevokedCertificatesRequest,
+        paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse,
+    ]
+    """DescribeRevokedCertificates lists the withdrawn certificates."""
+
 class AclServiceAsyncStub:
     """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
     standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
@@ -93,6 +114,27 @@ class AclServiceAsyncStub:
         paceline.v1.acl_service_pb2.WhoAmIResponse,
     ]
     """WhoAmI tells the caller the principal under which the rules know it."""
+
+    RevokeCertificate: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.RevokeCertificateRequest,
+        paceline.v1.acl_service_pb2.RevokeCertificateResponse,
+    ]
+    """RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+    with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+    same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+    """
+
+    RestoreCertificate: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.RestoreCertificateRequest,
+        paceline.v1.acl_service_pb2.RestoreCertificateResponse,
+    ]
+    """RestoreCertificate takes a withdrawal back."""
+
+    DescribeRevokedCertificates: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.DescribeRevokedCertificatesRequest,
+        paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse,
+    ]
+    """DescribeRevokedCertificates lists the withdrawn certificates."""
 
 class AclServiceServicer(metaclass=abc.ABCMeta):
     """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
@@ -141,5 +183,32 @@ class AclServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.acl_service_pb2.WhoAmIResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.WhoAmIResponse]]:
         """WhoAmI tells the caller the principal under which the rules know it."""
+
+    @abc.abstractmethod
+    def RevokeCertificate(
+        self,
+        request: paceline.v1.acl_service_pb2.RevokeCertificateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.acl_service_pb2.RevokeCertificateResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.RevokeCertificateResponse]]:
+        """RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+        with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+        same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+        """
+
+    @abc.abstractmethod
+    def RestoreCertificate(
+        self,
+        request: paceline.v1.acl_service_pb2.RestoreCertificateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.acl_service_pb2.RestoreCertificateResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.RestoreCertificateResponse]]:
+        """RestoreCertificate takes a withdrawal back."""
+
+    @abc.abstractmethod
+    def DescribeRevokedCertificates(
+        self,
+        request: paceline.v1.acl_service_pb2.DescribeRevokedCertificatesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse]]:
+        """DescribeRevokedCertificates lists the withdrawn certificates."""
 
 def add_AclServiceServicer_to_server(servicer: AclServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -70,7 +70,7 @@ def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
 
         monkeypatch.setattr(connection_limiter, "addresses_of", fail_once)
     friend = "ipv4:{}:{}".format(*ends[0][0].getsockname())
-    known = {friend, "ipv4:127.0.0.1:1"}
+    known = {friend: "", "ipv4:127.0.0.1:1": ""}
     metrics = Metrics()
     limiter = ConnectionLimiter({"CLIENT": known}, 2, 100, metrics)
     limiter.start({"CLIENT": listener.getsockname()[1]})
@@ -89,7 +89,33 @@ def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
     for client, server in (ends[0], *ends[4:]):
         server.sendall(b"x")
         assert client.recv(1) == b"x"
-    assert known == {friend}
+    assert known == {friend: ""}
+    for pair in ends:
+        for end in pair:
+            end.close()
+
+
+def test_connections_of_a_revoked_certificate_are_closed_and_others_stay(listener: socket.socket) -> None:
+    ends = []
+    for _ in range(3):
+        client = socket.create_connection(listener.getsockname())
+        ends.append((client, listener.accept()[0]))
+    known = {
+        "ipv4:{}:{}".format(*client.getsockname()): number for (client, _), number in zip(ends, "aba", strict=True)
+    }
+    revoked: set[str] = set()
+    limiter = ConnectionLimiter({"CLIENT": known}, 100, 100, Metrics(), lambda number: number in revoked)
+    limiter.start({"CLIENT": listener.getsockname()[1]})
+    try:
+        revoked.add("a")
+        for client, _ in (ends[0], ends[2]):
+            client.settimeout(30)
+            assert client.recv(1) == b""
+    finally:
+        limiter.stop()
+    client, server = ends[1]
+    server.sendall(b"x")
+    assert client.recv(1) == b"x"
     for pair in ends:
         for end in pair:
             end.close()
@@ -99,8 +125,8 @@ def test_known_peers_stay_few_where_sockets_cannot_be_listed(monkeypatch: pytest
     """Without /proc the limiter never learns that a connection has ended."""
     monkeypatch.setattr(connection_limiter, "open_sockets", lambda: iter(()))
     monkeypatch.setattr(connection_limiter, "_QUIET_INTERVAL_S", 0.001)
-    few = {f"ipv4:127.0.0.1:{port}" for port in range(200)}
-    many = few | {"ipv4:127.0.0.1:200"}
+    few = {f"ipv4:127.0.0.1:{port}": "" for port in range(200)}
+    many = few | {"ipv4:127.0.0.1:200": ""}
     limiter = ConnectionLimiter({"CLIENT": many, "EXTERNAL": few}, 2, 100, Metrics())
     limiter.start({"CLIENT": 1, "EXTERNAL": 2})
     try:
@@ -121,7 +147,7 @@ def test_a_failed_look_at_the_sockets_is_logged_once_and_tried_again(
 
     monkeypatch.setattr(connection_limiter, "open_sockets", fail)
     monkeypatch.setattr(connection_limiter, "_QUIET_INTERVAL_S", 0.001)
-    limiter = ConnectionLimiter({"CLIENT": set()}, 2, 100, Metrics())
+    limiter = ConnectionLimiter({"CLIENT": {}}, 2, 100, Metrics())
     limiter.start({"CLIENT": 1})
     try:
         assert all(looks.acquire(timeout=10) for _ in range(3)), "it looks again"

@@ -1,4 +1,4 @@
-"""What the asyncio clients share: a thread that makes the blocking calls of a client, in order."""
+"""Common part of the asyncio clients: a thread that makes the blocking calls of a client, in order."""
 
 import asyncio
 import functools

@@ -60,7 +60,7 @@ _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH
 
 
 class Activity(Enum):
-    """What a fetcher does."""
+    """Activity of a fetcher."""
 
     IDLE = auto()
     FETCHING = auto()

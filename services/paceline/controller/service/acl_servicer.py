@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from paceline.controller.service.certificate_servicer import CertificateServicer
 from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.coordination.access_lists import AccessListReader, AclChange
 from paceline.coordination.errors import SessionLostError
@@ -34,7 +35,6 @@ from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_request_order
 from paceline.rpc.security.authorizer import Call, Mode, current_call
 from paceline.v1 import acl_service_pb2 as pb
-from paceline.v1 import acl_service_pb2_grpc
 
 MAX_ACLS: Final = 10_000
 _TIMEOUT_MS: Final = 30_000
@@ -50,11 +50,11 @@ E = TypeVar("E", bound=StrEnum)
 New = Callable[[tuple[AclEntry, ...]], tuple[AclEntry, ...]]
 
 
-class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
+class AclServicer(CertificateServicer):
     """Serves access rules on one listener."""
 
     def __init__(self, handle: NodeHandle) -> None:
-        self._handle = handle
+        super().__init__(handle)
 
     async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> pb.CreateAclsResponse:  # noqa: N802
         """Add rules, or none if one is invalid."""

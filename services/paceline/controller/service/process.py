@@ -81,7 +81,7 @@ class ControllerProcess(NodeProcess):
             on_active_change=self._handle.set_loaded,
             on_takeover=self._taken_over,
         )
-        self._handle.access_lists = self._access_lists
+        self._handle.access_lists, self._handle.on_session = self._access_lists, self.on_session
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected()

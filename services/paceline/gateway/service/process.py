@@ -33,13 +33,14 @@ from paceline.runtime.node_identity import open_transport_security
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import GatewaySettings
 from paceline.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
-from paceline_client import Connections
+from paceline_client import Admin, Connections
 
 LOG = logging.getLogger("paceline.gateway")
 
 _SWITCH_S: Final = 0.0005
 """Time that the event loop keeps the interpreter while a thread that reads from a broker waits for it."""
 _REFRESH_S: Final = 1.0
+_REVOKED_INTERVAL_S: Final = 10.0
 _STOP_GRACE_S: Final = 2.0
 _STOP_LIMIT_S: Final = 25.0
 
@@ -82,6 +83,10 @@ class GatewayProcess:
         self._settings = settings
         self._metrics = Metrics()
         security = open_transport_security(settings.security, Role.GATEWAY)
+        self._authorizer = security.authorizer
+        self._has_certificates = security.identity is not None
+        if self._has_certificates:
+            self._authorizer.revoked = None
         tls = settings.broker_tls
         try:
             self._connections = Connections(
@@ -122,6 +127,7 @@ class GatewayProcess:
         tasks = [
             loop.create_task(watch_event_loop(self._metrics)),
             loop.create_task(self._refresh(begin, metrics_port)),
+            *([loop.create_task(self._follow_revoked())] if self._has_certificates else []),
         ]
         LOG.info("stopping: signal=%s", await self._over)
         finished = exit_now_after(
@@ -160,6 +166,17 @@ class GatewayProcess:
             except (OSError, KeysError) as failure:
                 LOG.warning("keeping the token keys: file=%s error=%s", self._key_file, failure)
             await asyncio.sleep(_REFRESH_S if ready else 0.05)
+
+    async def _follow_revoked(self) -> None:
+        """Ask a controller for the revoked certificates again and again; the latest answer holds."""
+        with Admin(self._connections) as admin:
+            while True:
+                try:
+                    found = await asyncio.to_thread(admin.describe_revoked_certificates)
+                    self._authorizer.revoked = frozenset(one.serial_number for one in found)
+                except PacelineError as failure:
+                    LOG.warning("revoked certificates not read, trying again: error=%s", failure)
+                await asyncio.sleep(_REVOKED_INTERVAL_S if self._authorizer.revoked is not None else _REFRESH_S)
 
     def _read_keys(self) -> None:
         if self._key_file is None:

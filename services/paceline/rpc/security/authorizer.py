@@ -81,6 +81,8 @@ class Caller:
     """Identity in the caller's certificate, None when it has no certificate."""
     is_super: bool = False
     """Whether the caller may see details for operators, such as broker epochs."""
+    serial_number: str = ""
+    """Serial number of the caller's certificate, as in `Authorizer.revoked`; empty without a certificate."""
 
     @property
     def is_node(self) -> bool:
@@ -105,6 +107,8 @@ class Authorizer:
         """None until the rules were read for the first time; until then only super users are allowed."""
         self.generation = 0
         """Number of times that the rules were read."""
+        self.revoked: Collection[str] | None = frozenset()
+        """Serial numbers of the revoked certificates as of the latest read; None until the first."""
         self._super_users = frozenset(super_users)
         self._allow_without_rules = allow_without_rules
         self._verdicts: dict[tuple[str, str, Key], Verdict] = {}
@@ -117,6 +121,10 @@ class Authorizer:
         self.generation += 1
         self._verdicts.clear()
         self._any_verdicts.clear()
+
+    def is_revoked(self, serial_number: str) -> bool:
+        """Whether a certificate is revoked, whatever the mode."""
+        return self.revoked is not None and serial_number in self.revoked
 
     def exemption(self, principal: str) -> Verdict | None:
         """Return why the rules do not apply to a principal, None when they do."""
@@ -196,7 +204,11 @@ class Call:
         return self._verdict((need.operation, kind, name)).allowed
 
     def withdrawn(self) -> PacelineError | None:
-        """Return the error of a stream that has lost a permission that it has used."""
+        """Return the error of a stream that has lost a permission that it has used, or whose certificate is revoked."""
+        if self.authorizer.is_revoked(self.caller.serial_number):
+            number = self.caller.serial_number
+            words = f"the certificate of {self.caller.principal} with serial number {number} is revoked"
+            return ClusterAuthorizationError(words).with_metadata(revoked_serial_number=number)
         if self.exempt is None:
             self._refresh()
         return None if self._lost is None else self.error(*self._lost)

@@ -5,10 +5,10 @@ with every request. Servicers read the caller with `current_caller`. What a clie
 `authorizer`.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
-from paceline.model.errors import ClusterAuthorizationError
+from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError
 from paceline.model.identity import PRINCIPAL_KEY, Identity, InvalidIdentityError, Role
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
 from paceline.rpc.security.audit_log import DENIED, AuditLine
@@ -16,6 +16,8 @@ from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, cur
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
 _SPIFFE_ID: Final = "peer_spiffe_id"
+_CERTIFICATE: Final = "x509_pem_cert"
+_PUBLIC_PACKAGE: Final = "/paceline."
 _MAX_KNOWN_CALLERS: Final = 1_000
 _MAX_PRINCIPAL: Final = 255
 NODE_LISTENERS: Final = frozenset({"CONTROL", "REPLICATION"})
@@ -46,7 +48,8 @@ class Guard:
         client_auth: whether every caller must have an identity.
         super_users: principals with `Caller.is_super`, in addition to controllers and brokers.
         anonymous_is_super: whether callers without an identity have `Caller.is_super`, as in a cluster without TLS.
-        authorizer: decides by access lists, and has the audit log.
+        authorizer: decides by access lists, and has the audit log and the revoked certificates.
+        serial_number_of: returns the serial number of a certificate in PEM, as in `Authorizer.revoked`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Guard:
         super_users: Collection[str] = (),
         anonymous_is_super: bool = True,
         authorizer: Authorizer | None = None,
+        serial_number_of: Callable[[bytes], str] = lambda _pem: "",
     ) -> None:
         self._listener = listener
         self._cluster = cluster
@@ -64,16 +68,21 @@ class Guard:
         self._super_users = frozenset(super_users)
         self._anonymous = Caller(is_super=anonymous_is_super)
         self._authorizer = authorizer or Authorizer()
+        self._serial_number_of = serial_number_of
         self._callers: dict[bytes, Caller] = {}
-        self.known_peers: set[str] = set()
-        """Peers, as in ``context.peer()``, with an admitted call; `ConnectionLimiter` removes closed connections."""
+        """Callers by certificate: another certificate of the same name is another caller."""
+        self.known_peers: dict[str, str] = {}
+        """Peers, as in ``context.peer()``, with an admitted call, and the serial numbers of their certificates;
+        `ConnectionLimiter` removes closed connections."""
 
     def admit(self, method: str, context: CallContext) -> Caller:
         """Return the caller of a new call, and make it the result of `current_caller`; its message is not read yet.
 
         Raises:
-            ClusterAuthorizationError: the certificate is of another cluster, the caller has no required identity, its
-                role may not use the method or name another principal, or the table of RPCs has no row for the method.
+            ClusterAuthorizationError: the certificate is revoked or of another cluster, the caller has no required
+                identity, its role may not use the method or name another principal, or the table of RPCs has no row
+                for the method.
+            BrokerNotAvailableError: the revoked certificates have not been read yet.
         """
         caller = self._anonymous
         if self._cluster is not None:
@@ -84,7 +93,7 @@ class Guard:
             caller = self._named(method, caller, context)
         # A health check of a client does not make the client known on a listener of nodes.
         if self._cluster is None or caller.is_node or self._listener not in NODE_LISTENERS:
-            self.known_peers.add(context.peer())
+            self.known_peers[context.peer()] = caller.serial_number
         self._begin_call(method, caller, context)
         return caller
 
@@ -132,25 +141,35 @@ class Guard:
             raise self._denied(method, caller, context, "a gateway may name one client, and no node or gateway")
         if name in self._super_users:
             raise self._denied(method, caller, context, f"a gateway may not name {name}, which is a super user")
-        return Caller(name, caller.identity)
+        return Caller(name, caller.identity, serial_number=caller.serial_number)
 
     def _caller_of(self, method: str, context: CallContext) -> Caller:
         found = context.auth_context()
-        uris = found.get(_SPIFFE_ID, ())
-        uri = bytes(uris[0]) if len(uris) == 1 else b""
-        known = self._callers.get(uri)
-        if known is not None:
-            return known
-        caller = self._new_caller(method, uri, bool(found.get("x509_pem_cert")), context)
-        if len(self._callers) >= _MAX_KNOWN_CALLERS:
-            self._callers.clear()
-        self._callers[uri] = caller
+        certificates = found.get(_CERTIFICATE, ())
+        certificate = bytes(certificates[0]) if certificates else b""
+        caller = self._callers.get(certificate)
+        if caller is None:
+            uris = found.get(_SPIFFE_ID, ())
+            caller = self._new_caller(method, bytes(uris[0]) if len(uris) == 1 else b"", certificate, context)
+            if len(self._callers) >= _MAX_KNOWN_CALLERS:
+                self._callers.clear()
+            self._callers[certificate] = caller
+        if certificate:
+            self._check_revoked(method, caller, context)
         return caller
 
-    def _new_caller(self, method: str, uri: bytes, has_certificate: bool, context: CallContext) -> Caller:
-        """Return the caller with this certificate URI, or raise, so that denied callers are not cached."""
+    def _check_revoked(self, method: str, caller: Caller, context: CallContext) -> None:
+        if self._authorizer.revoked is None and method.startswith(_PUBLIC_PACKAGE):
+            raise BrokerNotAvailableError("the revoked certificates have not been read yet")
+        number = caller.serial_number
+        if self._authorizer.is_revoked(number):
+            error = self._denied(method, caller, context, f"the certificate with serial number {number} is revoked")
+            raise error.with_metadata(revoked_serial_number=number)
+
+    def _new_caller(self, method: str, uri: bytes, certificate: bytes, context: CallContext) -> Caller:
+        """Return the caller with this certificate, or raise, so that denied callers are not cached."""
         if not uri:
-            if self._client_auth or has_certificate:
+            if self._client_auth or certificate:
                 raise self._denied(method, Caller(), context, "the certificate has no identity")
             return self._anonymous
         try:
@@ -158,7 +177,8 @@ class Guard:
         except InvalidIdentityError as failure:
             raise self._denied(method, Caller(), context, str(failure)) from None
         named = identity.principal in self._super_users and identity.role is not Role.GATEWAY
-        caller = Caller(identity.principal, identity, identity.role.is_node or named)
+        number = self._serial_number_of(certificate)
+        caller = Caller(identity.principal, identity, identity.role.is_node or named, number)
         if identity.cluster != self._cluster:
             raise self._denied(method, caller, context, f"the certificate belongs to cluster {identity.cluster}")
         return caller

@@ -18,6 +18,7 @@ class TransportSecurity:
         listeners: protocol and files of each listener.
         super_users: see `Guard`.
         identity_of: reads the identity from a certificate file.
+        serial_number_of: returns the serial number of a certificate in PEM, as in `Authorizer.revoked`.
 
     Raises:
         CertificateFilesError: files cannot be used, or the certificates are for different nodes.
@@ -28,9 +29,11 @@ class TransportSecurity:
         listeners: Mapping[str, ListenerSecurity],
         super_users: Collection[str],
         identity_of: Callable[[Path], Identity],
+        serial_number_of: Callable[[bytes], str],
     ) -> None:
         self._listeners = listeners
         self._super_users = super_users
+        self._serial_number_of = serial_number_of
         self._credentials: dict[TlsFiles, TlsCredentials] = {}
         self.authorizer = Authorizer()
         """Decides for every listener of this process; replaced before `guard` is called."""
@@ -88,9 +91,15 @@ class TransportSecurity:
         if found is None or found.tls is None or self.identity is None:
             return Guard(listener, anonymous_is_super=not is_secure, authorizer=self.authorizer)
         return Guard(
-            listener, self.identity.cluster, found.client_auth, self._super_users, not is_secure, self.authorizer
+            listener,
+            self.identity.cluster,
+            found.client_auth,
+            self._super_users,
+            not is_secure,
+            self.authorizer,
+            self._serial_number_of,
         )
 
 
-PLAINTEXT = TransportSecurity({}, (), Identity.parse)  # type: ignore[arg-type]
+PLAINTEXT = TransportSecurity({}, (), Identity.parse, bytes.decode)  # type: ignore[arg-type]
 """The transport security of a process without certificates."""

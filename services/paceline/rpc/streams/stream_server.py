@@ -46,12 +46,12 @@ _NEVER: Final = float("inf")
 _STOPPING: Final = asyncio.CancelledError()
 """The reason for the end of a stream when the server stops."""
 _WITHDRAWN: Final = asyncio.CancelledError()
-"""The reason for the end of a stream whose caller has lost a permission that it has used."""
+"""The reason for the end of a stream whose caller has lost a permission that it has used, or its certificate."""
 _REASONS: Final = {
     _STOPPING: "the server is stopping",
     # As after a lost connection, requests without a response may have been carried out, and a client opens another
     # stream, on which each partition has its own verdict.
-    _WITHDRAWN: "the access rules of the caller have changed; open another stream",
+    _WITHDRAWN: "the access rules of the caller have changed, or its certificate is revoked; open another stream",
 }
 
 LOG = logging.getLogger("paceline.rpc")
@@ -310,7 +310,7 @@ class _Stream:
             self._end(_STOPPING)
 
     def expire(self, now_s: float) -> None:
-        """End overdue waits, and the stream when its caller has lost a permission that it has used.
+        """End overdue waits, and the stream when its caller has lost a permission that it has used, or its certificate.
 
         Disconnect a client that has not read a response in time.
         """

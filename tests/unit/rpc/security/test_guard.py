@@ -8,7 +8,7 @@ import pytest
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
-from paceline.model.errors import ClusterAuthorizationError, InvalidRequestError
+from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError, InvalidRequestError
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode, acting_as, current_call
 from paceline.rpc.security.guard import Guard, current_caller
@@ -29,9 +29,11 @@ def no_call_remains() -> Iterator[None]:
 class Context:
     """A connection whose certificate has these URIs."""
 
-    def __init__(self, *uris: str, certificate: bool = True, principals: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *uris: str, certificate: bool = True, principals: tuple[str, ...] = (), number: str = "1"
+    ) -> None:
         self._metadata = [("user-agent", "test"), *(("paceline-principal", one) for one in principals)]
-        self._context: dict[str, Any] = {"x509_pem_cert": [b"..."]} if certificate else {}
+        self._context: dict[str, Any] = {"x509_pem_cert": [f"{uris} {number}".encode()]} if certificate else {}
         if len(uris) == 1:  # gRPC leaves it out when there are several
             self._context["peer_spiffe_id"] = [uris[0].encode()]
 
@@ -45,14 +47,18 @@ class Context:
         return self._metadata
 
 
-def identity(path: str, *principals: str, cluster: str = CLUSTER) -> Context:
-    return Context(f"spiffe://{cluster}/{path}", principals=principals)
+def identity(path: str, *principals: str, cluster: str = CLUSTER, number: str = "1") -> Context:
+    return Context(f"spiffe://{cluster}/{path}", principals=principals, number=number)
+
+
+def number_in(pem: bytes) -> str:
+    return pem.decode().split()[-1]
 
 
 def guard(lines: list[str] | None = None, **more: Any) -> Guard:
     log = AuditLog("broker/1", (lines if lines is not None else []).append)
     arguments = {"client_auth": True, "super_users": {"User:admin"}, "anonymous_is_super": False} | more
-    return Guard("CONTROL", CLUSTER, authorizer=Authorizer(audit=log), **arguments)
+    return Guard("CONTROL", CLUSTER, authorizer=Authorizer(audit=log), serial_number_of=number_in, **arguments)
 
 
 def test_caller_is_known_to_servicers_and_super_users_are_nodes_and_the_named() -> None:
@@ -129,6 +135,47 @@ def test_other_clusters_and_certificates_without_one_identity_are_refused_every_
         with pytest.raises(ClusterAuthorizationError):
             one.admit(PUBLIC, context)
     assert len(lines) == 1, "the second refusal is counted"
+
+
+def test_a_revoked_certificate_is_refused_everywhere_and_another_of_the_same_name_is_not() -> None:
+    lines: list[str] = []
+    one = guard(lines)
+    authorizer = one._authorizer
+    health = "/grpc.health.v1.Health/Check"
+    for path, method in (("client/admin", PUBLIC), ("broker/1", FETCH), ("client/guest", health)):
+        authorizer.revoked = frozenset()
+        assert one.admit(method, identity(path, number="a1")).serial_number == "a1"
+        call = current_call()
+        assert call.withdrawn() is None
+        authorizer.revoked = frozenset({"a1", "ff"})
+        for _ in range(2):
+            with pytest.raises(ClusterAuthorizationError, match="serial number a1 is revoked") as refused:
+                one.admit(method, identity(path, number="a1"))
+            assert refused.value.metadata == {"revoked_serial_number": "a1"}
+        withdrawn = call.withdrawn()
+        assert isinstance(withdrawn, ClusterAuthorizationError)
+        assert withdrawn.metadata == {"revoked_serial_number": "a1"}
+        one.admit(method, identity(path, number="b2"))
+        assert current_call().withdrawn() is None
+    assert len(lines) == 3 and all("is revoked" in line for line in lines)
+    authorizer.revoked = frozenset({"ff"})
+    one.admit(PUBLIC, identity("client/admin", number="a1"))
+
+
+def test_a_stream_that_a_gateway_opened_for_a_client_ends_with_the_certificate_of_the_gateway() -> None:
+    one = guard()
+    one.admit(PUBLIC, identity("gateway/a", "User:alice", number="a1"))
+    one._authorizer.revoked = frozenset({"a1"})
+    assert current_call().withdrawn() is not None
+
+
+def test_until_the_revoked_certificates_were_read_a_certificate_gets_health_checks_alone() -> None:
+    one = guard(client_auth=False)
+    one._authorizer.revoked = None
+    with pytest.raises(BrokerNotAvailableError):
+        one.admit(PUBLIC, identity("client/admin"))
+    one.admit("/grpc.health.v1.Health/Check", identity("client/admin"))
+    one.admit(PUBLIC, Context(certificate=False))
 
 
 def test_without_client_auth_a_caller_without_certificate_is_anonymous_and_has_no_internal_rpc() -> None:

@@ -783,6 +783,328 @@ func (x *WhoAmIResponse) GetMode() string {
 	return ""
 }
 
+// A certificate to withdraw.
+type RevokeCertificateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial number in hexadecimal digits, as `paceline certs show` prints it; colons and leading zeros are ignored.
+	SerialNumber string `protobuf:"bytes,1,opt,name=serial_number,json=serialNumber,proto3" json:"serial_number,omitempty"`
+	// Owner of the certificate, for people who read the list; at most 249 characters, may be empty.
+	Principal     string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateRequest) Reset() {
+	*x = RevokeCertificateRequest{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateRequest) ProtoMessage() {}
+
+func (x *RevokeCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateRequest.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RevokeCertificateRequest) GetSerialNumber() string {
+	if x != nil {
+		return x.SerialNumber
+	}
+	return ""
+}
+
+func (x *RevokeCertificateRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+// RevokeCertificateResponse has no fields: an error is the status of the call.
+type RevokeCertificateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateResponse) Reset() {
+	*x = RevokeCertificateResponse{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateResponse) ProtoMessage() {}
+
+func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateResponse.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{13}
+}
+
+// A withdrawn certificate to accept again.
+type RestoreCertificateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial number in hexadecimal digits.
+	SerialNumber  string `protobuf:"bytes,1,opt,name=serial_number,json=serialNumber,proto3" json:"serial_number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreCertificateRequest) Reset() {
+	*x = RestoreCertificateRequest{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreCertificateRequest) ProtoMessage() {}
+
+func (x *RestoreCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreCertificateRequest.ProtoReflect.Descriptor instead.
+func (*RestoreCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RestoreCertificateRequest) GetSerialNumber() string {
+	if x != nil {
+		return x.SerialNumber
+	}
+	return ""
+}
+
+// RestoreCertificateResponse has no fields: an error is the status of the call.
+type RestoreCertificateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreCertificateResponse) Reset() {
+	*x = RestoreCertificateResponse{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreCertificateResponse) ProtoMessage() {}
+
+func (x *RestoreCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreCertificateResponse.ProtoReflect.Descriptor instead.
+func (*RestoreCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{15}
+}
+
+// Has no fields: the list is complete, at most 10,000 certificates.
+type DescribeRevokedCertificatesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeRevokedCertificatesRequest) Reset() {
+	*x = DescribeRevokedCertificatesRequest{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeRevokedCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeRevokedCertificatesRequest) ProtoMessage() {}
+
+func (x *DescribeRevokedCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeRevokedCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*DescribeRevokedCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{16}
+}
+
+// The withdrawn certificates.
+type DescribeRevokedCertificatesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificates, sorted by serial number.
+	Certificates  []*RevokedCertificate `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeRevokedCertificatesResponse) Reset() {
+	*x = DescribeRevokedCertificatesResponse{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeRevokedCertificatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeRevokedCertificatesResponse) ProtoMessage() {}
+
+func (x *DescribeRevokedCertificatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeRevokedCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*DescribeRevokedCertificatesResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DescribeRevokedCertificatesResponse) GetCertificates() []*RevokedCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+// RevokedCertificate is a certificate that every process refuses.
+type RevokedCertificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Serial number in lower-case hexadecimal digits without leading zeros.
+	SerialNumber string `protobuf:"bytes,1,opt,name=serial_number,json=serialNumber,proto3" json:"serial_number,omitempty"`
+	// Principal that RevokeCertificate was given; empty for callers without Describe on the cluster.
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Time of the withdrawal in milliseconds since the epoch.
+	RevokedAtMs   int64 `protobuf:"varint,3,opt,name=revoked_at_ms,json=revokedAtMs,proto3" json:"revoked_at_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokedCertificate) Reset() {
+	*x = RevokedCertificate{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokedCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokedCertificate) ProtoMessage() {}
+
+func (x *RevokedCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokedCertificate.ProtoReflect.Descriptor instead.
+func (*RevokedCertificate) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RevokedCertificate) GetSerialNumber() string {
+	if x != nil {
+		return x.SerialNumber
+	}
+	return ""
+}
+
+func (x *RevokedCertificate) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *RevokedCertificate) GetRevokedAtMs() int64 {
+	if x != nil {
+		return x.RevokedAtMs
+	}
+	return 0
+}
+
 var File_paceline_v1_acl_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_acl_service_proto_rawDesc = "" +
@@ -842,7 +1164,21 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x1d\n" +
 	"\n" +
 	"super_user\x18\x03 \x01(\bR\tsuperUser\x12\x12\n" +
-	"\x04mode\x18\x04 \x01(\tR\x04mode2\x8e\x03\n" +
+	"\x04mode\x18\x04 \x01(\tR\x04mode\"]\n" +
+	"\x18RevokeCertificateRequest\x12#\n" +
+	"\rserial_number\x18\x01 \x01(\tR\fserialNumber\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\"\x1b\n" +
+	"\x19RevokeCertificateResponse\"@\n" +
+	"\x19RestoreCertificateRequest\x12#\n" +
+	"\rserial_number\x18\x01 \x01(\tR\fserialNumber\"\x1c\n" +
+	"\x1aRestoreCertificateResponse\"$\n" +
+	"\"DescribeRevokedCertificatesRequest\"j\n" +
+	"#DescribeRevokedCertificatesResponse\x12C\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x1f.paceline.v1.RevokedCertificateR\fcertificates\"{\n" +
+	"\x12RevokedCertificate\x12#\n" +
+	"\rserial_number\x18\x01 \x01(\tR\fserialNumber\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\"\n" +
+	"\rrevoked_at_ms\x18\x03 \x01(\x03R\vrevokedAtMs2\xdc\x05\n" +
 	"\n" +
 	"AclService\x12M\n" +
 	"\n" +
@@ -851,7 +1187,10 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"DeleteAcls\x12\x1e.paceline.v1.DeleteAclsRequest\x1a\x1f.paceline.v1.DeleteAclsResponse\x12S\n" +
 	"\fDescribeAcls\x12 .paceline.v1.DescribeAclsRequest\x1a!.paceline.v1.DescribeAclsResponse\x12J\n" +
 	"\tCheckAcls\x12\x1d.paceline.v1.CheckAclsRequest\x1a\x1e.paceline.v1.CheckAclsResponse\x12A\n" +
-	"\x06WhoAmI\x12\x1a.paceline.v1.WhoAmIRequest\x1a\x1b.paceline.v1.WhoAmIResponseB\x81\x01\n" +
+	"\x06WhoAmI\x12\x1a.paceline.v1.WhoAmIRequest\x1a\x1b.paceline.v1.WhoAmIResponse\x12b\n" +
+	"\x11RevokeCertificate\x12%.paceline.v1.RevokeCertificateRequest\x1a&.paceline.v1.RevokeCertificateResponse\x12e\n" +
+	"\x12RestoreCertificate\x12&.paceline.v1.RestoreCertificateRequest\x1a'.paceline.v1.RestoreCertificateResponse\x12\x80\x01\n" +
+	"\x1bDescribeRevokedCertificates\x12/.paceline.v1.DescribeRevokedCertificatesRequest\x1a0.paceline.v1.DescribeRevokedCertificatesResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -866,20 +1205,27 @@ func file_paceline_v1_acl_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_acl_service_proto_rawDescData
 }
 
-var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_paceline_v1_acl_service_proto_goTypes = []any{
-	(*Acl)(nil),                  // 0: paceline.v1.Acl
-	(*AclFilter)(nil),            // 1: paceline.v1.AclFilter
-	(*CreateAclsRequest)(nil),    // 2: paceline.v1.CreateAclsRequest
-	(*CreateAclsResponse)(nil),   // 3: paceline.v1.CreateAclsResponse
-	(*DeleteAclsRequest)(nil),    // 4: paceline.v1.DeleteAclsRequest
-	(*DeleteAclsResponse)(nil),   // 5: paceline.v1.DeleteAclsResponse
-	(*DescribeAclsRequest)(nil),  // 6: paceline.v1.DescribeAclsRequest
-	(*DescribeAclsResponse)(nil), // 7: paceline.v1.DescribeAclsResponse
-	(*CheckAclsRequest)(nil),     // 8: paceline.v1.CheckAclsRequest
-	(*CheckAclsResponse)(nil),    // 9: paceline.v1.CheckAclsResponse
-	(*WhoAmIRequest)(nil),        // 10: paceline.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),       // 11: paceline.v1.WhoAmIResponse
+	(*Acl)(nil),                                 // 0: paceline.v1.Acl
+	(*AclFilter)(nil),                           // 1: paceline.v1.AclFilter
+	(*CreateAclsRequest)(nil),                   // 2: paceline.v1.CreateAclsRequest
+	(*CreateAclsResponse)(nil),                  // 3: paceline.v1.CreateAclsResponse
+	(*DeleteAclsRequest)(nil),                   // 4: paceline.v1.DeleteAclsRequest
+	(*DeleteAclsResponse)(nil),                  // 5: paceline.v1.DeleteAclsResponse
+	(*DescribeAclsRequest)(nil),                 // 6: paceline.v1.DescribeAclsRequest
+	(*DescribeAclsResponse)(nil),                // 7: paceline.v1.DescribeAclsResponse
+	(*CheckAclsRequest)(nil),                    // 8: paceline.v1.CheckAclsRequest
+	(*CheckAclsResponse)(nil),                   // 9: paceline.v1.CheckAclsResponse
+	(*WhoAmIRequest)(nil),                       // 10: paceline.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),                      // 11: paceline.v1.WhoAmIResponse
+	(*RevokeCertificateRequest)(nil),            // 12: paceline.v1.RevokeCertificateRequest
+	(*RevokeCertificateResponse)(nil),           // 13: paceline.v1.RevokeCertificateResponse
+	(*RestoreCertificateRequest)(nil),           // 14: paceline.v1.RestoreCertificateRequest
+	(*RestoreCertificateResponse)(nil),          // 15: paceline.v1.RestoreCertificateResponse
+	(*DescribeRevokedCertificatesRequest)(nil),  // 16: paceline.v1.DescribeRevokedCertificatesRequest
+	(*DescribeRevokedCertificatesResponse)(nil), // 17: paceline.v1.DescribeRevokedCertificatesResponse
+	(*RevokedCertificate)(nil),                  // 18: paceline.v1.RevokedCertificate
 }
 var file_paceline_v1_acl_service_proto_depIdxs = []int32{
 	0,  // 0: paceline.v1.CreateAclsRequest.acls:type_name -> paceline.v1.Acl
@@ -887,21 +1233,28 @@ var file_paceline_v1_acl_service_proto_depIdxs = []int32{
 	0,  // 2: paceline.v1.DeleteAclsResponse.acls:type_name -> paceline.v1.Acl
 	1,  // 3: paceline.v1.DescribeAclsRequest.filter:type_name -> paceline.v1.AclFilter
 	0,  // 4: paceline.v1.DescribeAclsResponse.acls:type_name -> paceline.v1.Acl
-	2,  // 5: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
-	4,  // 6: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
-	6,  // 7: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
-	8,  // 8: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
-	10, // 9: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
-	3,  // 10: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
-	5,  // 11: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
-	7,  // 12: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
-	9,  // 13: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
-	11, // 14: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	18, // 5: paceline.v1.DescribeRevokedCertificatesResponse.certificates:type_name -> paceline.v1.RevokedCertificate
+	2,  // 6: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
+	4,  // 7: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
+	6,  // 8: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
+	8,  // 9: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
+	10, // 10: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
+	12, // 11: paceline.v1.AclService.RevokeCertificate:input_type -> paceline.v1.RevokeCertificateRequest
+	14, // 12: paceline.v1.AclService.RestoreCertificate:input_type -> paceline.v1.RestoreCertificateRequest
+	16, // 13: paceline.v1.AclService.DescribeRevokedCertificates:input_type -> paceline.v1.DescribeRevokedCertificatesRequest
+	3,  // 14: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
+	5,  // 15: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
+	7,  // 16: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
+	9,  // 17: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
+	11, // 18: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
+	13, // 19: paceline.v1.AclService.RevokeCertificate:output_type -> paceline.v1.RevokeCertificateResponse
+	15, // 20: paceline.v1.AclService.RestoreCertificate:output_type -> paceline.v1.RestoreCertificateResponse
+	17, // 21: paceline.v1.AclService.DescribeRevokedCertificates:output_type -> paceline.v1.DescribeRevokedCertificatesResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_acl_service_proto_init() }
@@ -915,7 +1268,7 @@ func file_paceline_v1_acl_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_acl_service_proto_rawDesc), len(file_paceline_v1_acl_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

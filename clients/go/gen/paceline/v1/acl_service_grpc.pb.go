@@ -19,11 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AclService_CreateAcls_FullMethodName   = "/paceline.v1.AclService/CreateAcls"
-	AclService_DeleteAcls_FullMethodName   = "/paceline.v1.AclService/DeleteAcls"
-	AclService_DescribeAcls_FullMethodName = "/paceline.v1.AclService/DescribeAcls"
-	AclService_CheckAcls_FullMethodName    = "/paceline.v1.AclService/CheckAcls"
-	AclService_WhoAmI_FullMethodName       = "/paceline.v1.AclService/WhoAmI"
+	AclService_CreateAcls_FullMethodName                  = "/paceline.v1.AclService/CreateAcls"
+	AclService_DeleteAcls_FullMethodName                  = "/paceline.v1.AclService/DeleteAcls"
+	AclService_DescribeAcls_FullMethodName                = "/paceline.v1.AclService/DescribeAcls"
+	AclService_CheckAcls_FullMethodName                   = "/paceline.v1.AclService/CheckAcls"
+	AclService_WhoAmI_FullMethodName                      = "/paceline.v1.AclService/WhoAmI"
+	AclService_RevokeCertificate_FullMethodName           = "/paceline.v1.AclService/RevokeCertificate"
+	AclService_RestoreCertificate_FullMethodName          = "/paceline.v1.AclService/RestoreCertificate"
+	AclService_DescribeRevokedCertificates_FullMethodName = "/paceline.v1.AclService/DescribeRevokedCertificates"
 )
 
 // AclServiceClient is the client API for AclService service.
@@ -45,6 +48,14 @@ type AclServiceClient interface {
 	CheckAcls(ctx context.Context, in *CheckAclsRequest, opts ...grpc.CallOption) (*CheckAclsResponse, error)
 	// WhoAmI tells the caller the principal under which the rules know it.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
+	// RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+	// with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+	// same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+	RevokeCertificate(ctx context.Context, in *RevokeCertificateRequest, opts ...grpc.CallOption) (*RevokeCertificateResponse, error)
+	// RestoreCertificate takes a withdrawal back.
+	RestoreCertificate(ctx context.Context, in *RestoreCertificateRequest, opts ...grpc.CallOption) (*RestoreCertificateResponse, error)
+	// DescribeRevokedCertificates lists the withdrawn certificates.
+	DescribeRevokedCertificates(ctx context.Context, in *DescribeRevokedCertificatesRequest, opts ...grpc.CallOption) (*DescribeRevokedCertificatesResponse, error)
 }
 
 type aclServiceClient struct {
@@ -105,6 +116,36 @@ func (c *aclServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, opts .
 	return out, nil
 }
 
+func (c *aclServiceClient) RevokeCertificate(ctx context.Context, in *RevokeCertificateRequest, opts ...grpc.CallOption) (*RevokeCertificateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeCertificateResponse)
+	err := c.cc.Invoke(ctx, AclService_RevokeCertificate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *aclServiceClient) RestoreCertificate(ctx context.Context, in *RestoreCertificateRequest, opts ...grpc.CallOption) (*RestoreCertificateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestoreCertificateResponse)
+	err := c.cc.Invoke(ctx, AclService_RestoreCertificate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *aclServiceClient) DescribeRevokedCertificates(ctx context.Context, in *DescribeRevokedCertificatesRequest, opts ...grpc.CallOption) (*DescribeRevokedCertificatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeRevokedCertificatesResponse)
+	err := c.cc.Invoke(ctx, AclService_DescribeRevokedCertificates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AclServiceServer is the server API for AclService service.
 // All implementations must embed UnimplementedAclServiceServer
 // for forward compatibility.
@@ -124,6 +165,14 @@ type AclServiceServer interface {
 	CheckAcls(context.Context, *CheckAclsRequest) (*CheckAclsResponse, error)
 	// WhoAmI tells the caller the principal under which the rules know it.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
+	// RevokeCertificate withdraws a certificate. Within a minute every process ends its connections and refuses its calls
+	// with CLUSTER_AUTHORIZATION_FAILED, whose metadata entry "revoked_serial_number" names it. Other certificates of the
+	// same principal stay valid. A caller cannot withdraw the certificate with which it calls.
+	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
+	// RestoreCertificate takes a withdrawal back.
+	RestoreCertificate(context.Context, *RestoreCertificateRequest) (*RestoreCertificateResponse, error)
+	// DescribeRevokedCertificates lists the withdrawn certificates.
+	DescribeRevokedCertificates(context.Context, *DescribeRevokedCertificatesRequest) (*DescribeRevokedCertificatesResponse, error)
 	mustEmbedUnimplementedAclServiceServer()
 }
 
@@ -148,6 +197,15 @@ func (UnimplementedAclServiceServer) CheckAcls(context.Context, *CheckAclsReques
 }
 func (UnimplementedAclServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
+}
+func (UnimplementedAclServiceServer) RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeCertificate not implemented")
+}
+func (UnimplementedAclServiceServer) RestoreCertificate(context.Context, *RestoreCertificateRequest) (*RestoreCertificateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestoreCertificate not implemented")
+}
+func (UnimplementedAclServiceServer) DescribeRevokedCertificates(context.Context, *DescribeRevokedCertificatesRequest) (*DescribeRevokedCertificatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeRevokedCertificates not implemented")
 }
 func (UnimplementedAclServiceServer) mustEmbedUnimplementedAclServiceServer() {}
 func (UnimplementedAclServiceServer) testEmbeddedByValue()                    {}
@@ -260,6 +318,60 @@ func _AclService_WhoAmI_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AclService_RevokeCertificate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeCertificateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AclServiceServer).RevokeCertificate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AclService_RevokeCertificate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AclServiceServer).RevokeCertificate(ctx, req.(*RevokeCertificateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AclService_RestoreCertificate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestoreCertificateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AclServiceServer).RestoreCertificate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AclService_RestoreCertificate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AclServiceServer).RestoreCertificate(ctx, req.(*RestoreCertificateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AclService_DescribeRevokedCertificates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeRevokedCertificatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AclServiceServer).DescribeRevokedCertificates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AclService_DescribeRevokedCertificates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AclServiceServer).DescribeRevokedCertificates(ctx, req.(*DescribeRevokedCertificatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AclService_ServiceDesc is the grpc.ServiceDesc for AclService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -286,6 +398,18 @@ var AclService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WhoAmI",
 			Handler:    _AclService_WhoAmI_Handler,
+		},
+		{
+			MethodName: "RevokeCertificate",
+			Handler:    _AclService_RevokeCertificate_Handler,
+		},
+		{
+			MethodName: "RestoreCertificate",
+			Handler:    _AclService_RestoreCertificate_Handler,
+		},
+		{
+			MethodName: "DescribeRevokedCertificates",
+			Handler:    _AclService_DescribeRevokedCertificates_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
