@@ -4,7 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.coordination.interface import Check, Create, GetChildren, GetData, Multi, Response, SetData, ZkCode
+from paceline.coordination.interface import (
+    Check,
+    Create,
+    GetChildren,
+    GetData,
+    GetMany,
+    Multi,
+    Response,
+    SetData,
+    ZkCode,
+)
 from paceline.coordination.requests import MAX_REQUEST_BYTES
 from tests.integration.zookeeper_backends import Backend, MemoryBackend, RealBackend
 
@@ -43,6 +53,20 @@ def test_a_multi_of_a_thousand_writes_is_fenced_as_a_whole(backend: Backend) -> 
     assert fenced.results[0].code is ZkCode.BAD_VERSION
     assert {result.code for result in fenced.results[1:]} == {ZkCode.ROLLED_BACK}
     assert [result.stat.version for result in done.results[1:] if result.stat] == [1] * 1_000
+
+
+def test_one_request_reads_many_nodes_and_each_has_a_result(backend: Backend) -> None:
+    client = backend.client()
+    backend.ask(client, Create("/null", None), Create("/empty", b""), Create("/é", "ü".encode() * 1_000))
+    paths = ("/null", "/absent", "/é", "/empty")
+    (many,) = backend.ask(client, GetMany(paths))
+    assert many.code is ZkCode.OK
+    found = [(result.code, result.data) for result in many.results]
+    assert found[:3] == [(ZkCode.OK, None), (ZkCode.NO_NODE, None), (ZkCode.OK, "ü".encode() * 1_000)]
+    assert found[3] == (ZkCode.OK, b"")
+    (none, refused, ended) = backend.ask(client, GetMany(()), GetMany(("/a/../b",)), GetMany(("/empty",) * 500))
+    assert (none.code, none.results, refused.code) == (ZkCode.OK, (), ZkCode.BAD_ARGUMENTS)
+    assert [result.data for result in ended.results] == [b""] * 500
 
 
 def test_data_of_nearly_a_mebibyte_is_written_and_read_and_more_is_refused_by_the_client(backend: Backend) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from paceline.model.errors import ErrorCode as ErrorCode
     from paceline.model.errors import PacelineError as PacelineError
     from paceline.model.identifiers import TopicPartition as TopicPartition
-    from paceline.model.revoked_certificate import RevokedCertificate as RevokedCertificate
     from paceline.model.state_change import StateChange as StateChange
     from paceline.model.state_change import StateChangeKind as StateChangeKind
     from paceline.model.tls import TlsFiles as TlsFiles
@@ -90,7 +89,6 @@ _MODULES = {
     "paceline.model.client_io": "RangeDigest",
     "paceline.model.errors": "ErrorCode PacelineError",
     "paceline.model.identifiers": "TopicPartition",
-    "paceline.model.revoked_certificate": "RevokedCertificate",
     "paceline.model.state_change": "StateChange StateChangeKind",
     "paceline.model.tls": "TlsFiles",
     "paceline_client.admin": "Admin ClusterDescription PartitionReplicasDescription",

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from paceline.model.revoked_certificate import RevokedCertificate
 from paceline.rpc.pages import merged_pages
 from paceline.v1.acl_service_pb2 import (
     Acl,
@@ -172,11 +171,11 @@ class AclAdmin(AdminConnection):
             request = RestoreCertificateRequest(serial_number=serial_number)
         self._ask_acls("RestoreCertificate", request, timeout_ms)
 
-    def describe_revoked_certificates(self, timeout_ms: int | None = None) -> list[RevokedCertificate]:
-        """Return the revoked certificates; without Describe on the cluster, not their owners."""
+    def describe_revoked_certificates(self, timeout_ms: int | None = None) -> dict[str, str]:
+        """Return the owners of the revoked certificates by serial number; empty without Describe on the cluster."""
         request = DescribeRevokedCertificatesRequest()
         answer = self._ask_acls("DescribeRevokedCertificates", request, timeout_ms, only_reads=True)
-        return [RevokedCertificate(one.serial_number, one.principal, one.revoked_at_ms) for one in answer.certificates]
+        return {one.serial_number: one.principal for one in answer.certificates}
 
     def _ask_acls(self, method: str, request: Any, timeout_ms: int | None, only_reads: bool = False) -> Any:
         return self._on_controller(

@@ -10,7 +10,7 @@ from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import reported
 from paceline.cli.output import output_option, show, tell
 from paceline.model.identity import Identity, InvalidIdentityError, Role, cluster_id_of, trust_domain_of
-from paceline.model.revoked_certificate import serial_number_of
+from paceline.model.serial_numbers import serial_number_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -155,14 +155,10 @@ def revoked(output: str, bootstrap: str) -> None:
     """List the revoked certificates."""
     with reported(output), open_admin(bootstrap) as admin:
         rows = [
-            {
-                "serial_number": one.serial_number,
-                "principal": one.principal,
-                "revoked_at": datetime.datetime.fromtimestamp(one.revoked_at_ms / 1000, datetime.UTC).isoformat(),
-            }
-            for one in admin.describe_revoked_certificates()
+            {"serial_number": number, "principal": principal}
+            for number, principal in admin.describe_revoked_certificates().items()
         ]
-    show(rows, output, ("serial_number", "principal", "revoked_at"))
+    show(rows, output, ("serial_number", "principal"))
 
 
 def _serial_number(certificate: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from paceline.coordination.interface import (
     Delete,
     GetChildren,
     GetData,
+    GetMany,
     Multi,
     Operation,
     Response,
@@ -270,9 +271,11 @@ def _read_resources(resources: list[ResourcePattern]) -> Flow[dict[ResourcePatte
     found: dict[ResourcePattern, Entries] = {}
     for first in range(0, len(resources), _READS_AT_ONCE):
         some = resources[first : first + _READS_AT_ONCE]
-        responses: list[Response] = yield Zk([GetData(znodes.acl_path(resource)) for resource in some])
-        for resource, response in zip(some, responses, strict=True):
-            path = znodes.acl_path(resource)
+        paths = [znodes.acl_path(resource) for resource in some]
+        (many,) = yield Zk([GetMany(tuple(paths))])
+        expect(many, paths[0], ZkCode.UNIMPLEMENTED)
+        responses = many.results if many.ok else (yield Zk([GetData(path) for path in paths]))
+        for resource, path, response in zip(some, paths, responses, strict=True):
             expect(response, path, ZkCode.NO_NODE)
             try:
                 found[resource] = znodes.decode_acls(path, response.data) if response.ok else ()

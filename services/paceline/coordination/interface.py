@@ -37,6 +37,8 @@ class ZkCode(Enum):
     """An operation of a multi that was not applied because another operation failed."""
     CONNECTION_LOSS = auto()
     SESSION_EXPIRED = auto()
+    UNIMPLEMENTED = auto()
+    """The server is older than the request."""
     OTHER = auto()
 
 
@@ -61,6 +63,16 @@ class GetData:
 
     path: str
     watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetMany:
+    """Read the data, without stat, of several nodes in one request; UNIMPLEMENTED before ZooKeeper 3.6.
+
+    The request is OK when the server has answered it; each result has a code of its own.
+    """
+
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,7 @@ class Multi:
     operations: tuple[Operation, ...]
 
 
-Request = GetData | Exists | GetChildren | Create | SetData | Delete | Multi
+Request = GetData | GetMany | Exists | GetChildren | Create | SetData | Delete | Multi
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ class Response:
     path: str | None = None
     """Path of a created node, with its sequence number."""
     results: tuple["Response", ...] = ()
-    """Results of a multi's operations; the multi's own code is OK only if all are."""
+    """Results of a multi's operations, whose own code is OK only if all are; or of the nodes of GetMany."""
     in_doubt_before: bool = False
     """Whether an earlier attempt of this request ended in connection loss, so that it may have been applied before."""
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from paceline.coordination.interface import Create, Multi, Operation, Request, Response, SetData, ZkCode
+from paceline.coordination.interface import Create, GetMany, Multi, Operation, Request, Response, SetData, ZkCode
 
 MAX_REQUEST_BYTES = 1024 * 1024 - 4096
 """Maximum request size. A server closes the connection on a request above ``jute.maxbuffer`` (1 MiB), after which a
@@ -24,11 +24,13 @@ def is_sendable(request: Request | Operation) -> bool:
         return all(_has_valid_path(operation) for operation in request.operations) and (
             sum(map(_size_bytes, request.operations)) <= MAX_REQUEST_BYTES
         )
+    if isinstance(request, GetMany):
+        return all(map(is_valid_path, request.paths)) and sum(map(_path_bytes, request.paths)) <= MAX_REQUEST_BYTES
     return _has_valid_path(request) and _size_bytes(request) <= MAX_REQUEST_BYTES
 
 
 def _has_valid_path(request: Request | Operation) -> bool:
-    if isinstance(request, Multi):
+    if isinstance(request, Multi | GetMany):
         return False
     if isinstance(request, Create) and request.sequential:
         return is_valid_path(request.path + "0")
@@ -36,11 +38,14 @@ def _has_valid_path(request: Request | Operation) -> bool:
 
 
 def _size_bytes(request: Request | Operation) -> int:
-    if isinstance(request, Multi):
+    if isinstance(request, Multi | GetMany):
         return MAX_REQUEST_BYTES + 1
     data = request.data if isinstance(request, Create | SetData) else None
-    path_bytes = len(request.path) if request.path.isascii() else 4 * len(request.path)
-    return _OVERHEAD_BYTES + path_bytes + (len(data) if data else 0)
+    return _path_bytes(request.path) + (len(data) if data else 0)
+
+
+def _path_bytes(path: str) -> int:
+    return _OVERHEAD_BYTES + (len(path) if path.isascii() else 4 * len(path))
 
 
 class Batch:

@@ -7,12 +7,10 @@ ZooKeeper is away. Source: docs/protocol/zookeeper.md#revoked-certificates.
 from typing import Final
 
 from paceline.coordination import znodes
-from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import Create, Delete, GetChildren, GetData, ZkCode
 from paceline.coordination.recipes import ensure_paths, expect
 from paceline.model.errors import InvalidRequestError
-from paceline.model.revoked_certificate import RevokedCertificate
 
 MAX_REVOKED: Final = 10_000
 _PATH: Final = znodes.REVOKED_CERTIFICATES
@@ -25,35 +23,31 @@ def read_serial_numbers() -> Flow[frozenset[str]]:
     return frozenset(listed.children)
 
 
-def read_revoked() -> Flow[list[RevokedCertificate]]:
-    """Return the revoked certificates, sorted by serial number; one whose data cannot be parsed is revoked, too."""
-    serial_numbers = sorted((yield from read_serial_numbers()))
-    responses = yield Zk([GetData(f"{_PATH}/{serial_number}") for serial_number in serial_numbers])
-    found = []
-    for serial_number, response in zip(serial_numbers, responses, strict=True):
-        path = f"{_PATH}/{serial_number}"
-        expect(response, path, ZkCode.NO_NODE)
-        if not response.ok:
-            continue
-        try:
-            found.append(RevokedCertificate(serial_number, *znodes.decode_revoked_certificate(path, response.data)))
-        except MalformedZnodeError:
-            found.append(RevokedCertificate(serial_number))
-    return found
+def read_owners() -> Flow[dict[str, str]]:
+    """Return the principals of the revoked certificates by serial number, in the order of these; empty if not known."""
+    numbers = sorted((yield from read_serial_numbers()))
+    responses = yield Zk([GetData(f"{_PATH}/{number}") for number in numbers])
+    for number, response in zip(numbers, responses, strict=True):
+        expect(response, f"{_PATH}/{number}", ZkCode.NO_NODE)
+    return {
+        number: (response.data or b"").decode(errors="replace")
+        for number, response in zip(numbers, responses, strict=True)
+        if response.ok
+    }
 
 
-def revoke(certificate: RevokedCertificate) -> Flow[None]:
+def revoke(serial_number: str, principal: str) -> Flow[None]:
     """Add a certificate; one that is revoked already stays as it is.
 
     Raises:
         InvalidRequestError: the list is full.
     """
     yield from ensure_paths([_PATH])
-    path = f"{_PATH}/{certificate.serial_number}"
+    path = f"{_PATH}/{serial_number}"
     listed = yield from read_serial_numbers()
     if len(listed) >= MAX_REVOKED:
         raise InvalidRequestError(f"{len(listed)} certificates are revoked: restore those that have expired first")
-    (created,) = yield Zk([Create(path, znodes.encode_revoked_certificate(certificate))])
+    (created,) = yield Zk([Create(path, principal.encode())])
     expect(created, path, ZkCode.NODE_EXISTS)
 
 

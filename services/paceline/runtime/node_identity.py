@@ -8,7 +8,7 @@ from typing import Final
 
 from paceline.model.identity import Identity, Role, cluster_id_of
 from paceline.model.node_description import NodeCertificate
-from paceline.model.revoked_certificate import serial_number_of
+from paceline.model.serial_numbers import serial_number_of
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode
 from paceline.rpc.security.credentials import CertificateFilesError

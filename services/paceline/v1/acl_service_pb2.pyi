@@ -440,20 +440,16 @@ class RevokedCertificate(google.protobuf.message.Message):
 
     SERIAL_NUMBER_FIELD_NUMBER: builtins.int
     PRINCIPAL_FIELD_NUMBER: builtins.int
-    REVOKED_AT_MS_FIELD_NUMBER: builtins.int
     serial_number: builtins.str
     """Serial number in lower-case hexadecimal digits without leading zeros."""
     principal: builtins.str
     """Principal that RevokeCertificate was given; empty for callers without Describe on the cluster."""
-    revoked_at_ms: builtins.int
-    """Time of the withdrawal in milliseconds since the epoch."""
     def __init__(
         self,
         *,
         serial_number: builtins.str = ...,
         principal: builtins.str = ...,
-        revoked_at_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["principal", b"principal", "revoked_at_ms", b"revoked_at_ms", "serial_number", b"serial_number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["principal", b"principal", "serial_number", b"serial_number"]) -> None: ...
 
 global___RevokedCertificate = RevokedCertificate

@@ -7,12 +7,13 @@ connection in the order in which they were created.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.coordination.interface import (
     Exists,
     GetChildren,
     GetData,
+    GetMany,
     Request,
     Response,
     WatchEvent,
@@ -278,6 +279,9 @@ class MemoryZooKeeperServer:
         match request:
             case GetData():
                 return self._get_data(connection, request)
+            case GetMany():
+                found = [self._get_data(connection, GetData(path)) for path in request.paths]
+                return Response(ZkCode.OK, results=tuple(replace(one, stat=None) for one in found))
             case Exists():
                 node = self.tree.get(request.path)
                 if request.watch:

@@ -9,7 +9,17 @@ import pytest
 from paceline.coordination import znodes
 from paceline.coordination.access_lists import CHANGES_KEPT_MS, AccessListReader, AclChange
 from paceline.coordination.errors import MalformedZnodeError
-from paceline.coordination.interface import Create, Delete, GetChildren, GetData, SetData
+from paceline.coordination.interface import (
+    Create,
+    Delete,
+    GetChildren,
+    GetData,
+    GetMany,
+    Response,
+    SetData,
+    ZkCode,
+)
+from paceline.coordination.patient_zookeeper import WrappedZooKeeper
 from paceline.model.acls import (
     AccessRules,
     AclEntry,
@@ -238,6 +248,25 @@ def test_a_new_session_reads_everything_again_and_keeps_the_rules_until_then(wor
     away.link.heal()
     world.pass_ms(20_000)
     assert away.names() == []
+
+
+class OlderServer(WrappedZooKeeper):
+    """A client of a server without GetMany."""
+
+    def submit(self, requests: Any, on_done: Any) -> None:
+        if any(isinstance(request, GetMany) for request in requests):
+            on_done([Response(ZkCode.UNIMPLEMENTED)] * len(requests))
+        else:
+            self._inner.submit(requests, on_done)
+
+
+def test_an_older_server_is_read_node_by_node(world: World) -> None:
+    world.reader().write(RIDES, ALICE_READS)
+    client = MemoryZooKeeper(world.server, world.scheduler, session_timeout_ms=6_000, link=Link())
+    lists = AccessListReader(OlderServer(client), world.scheduler, random.Random(1), lambda _rules: None)
+    Recorder(lists)
+    world.settle(lambda: lists.rules is not None)
+    assert lists.rules is not None and [str(acl.resource) for acl in lists.rules.acls()] == ["Topic:LITERAL:rides"]
 
 
 def test_a_reader_that_never_connected_has_no_rules(world: World) -> None:

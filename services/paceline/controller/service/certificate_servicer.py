@@ -1,15 +1,14 @@
 """The calls of AclService about revoked certificates."""
 
-import time
 from typing import Any, Final, TypeVar
 
 from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import Flow
-from paceline.coordination.revoked_certificates import read_revoked, restore, revoke
+from paceline.coordination.revoked_certificates import read_owners, restore, revoke
 from paceline.model.acls import MAX_PRINCIPAL_CHARACTERS, Operation, ResourceType
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, RequestTimedOutError
-from paceline.model.revoked_certificate import RevokedCertificate, serial_number_of
+from paceline.model.serial_numbers import serial_number_of
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.security.authorizer import current_call
 from paceline.rpc.security.rpc_needs import Need
@@ -39,8 +38,7 @@ class CertificateServicer(acl_service_pb2_grpc.AclServiceServicer):
             raise InvalidRequestError("this is the certificate of the caller: revoke it with another certificate")
         if len(request.principal) > MAX_PRINCIPAL_CHARACTERS:
             raise InvalidRequestError(f"the principal has more than {MAX_PRINCIPAL_CHARACTERS} characters")
-        certificate = RevokedCertificate(number, request.principal, int(time.time() * 1000))
-        await self._on_zookeeper(revoke(certificate), context)
+        await self._on_zookeeper(revoke(number, request.principal), context)
         return pb.RevokeCertificateResponse()
 
     async def RestoreCertificate(  # noqa: N802
@@ -55,15 +53,11 @@ class CertificateServicer(acl_service_pb2_grpc.AclServiceServicer):
     ) -> pb.DescribeRevokedCertificatesResponse:
         """Return the revoked certificates; their owners only to callers with Describe on the cluster."""
         shows_owners = current_call().allows(_DESCRIBE_CLUSTER, request)
-        found = await self._on_zookeeper(read_revoked(), context)
+        found = await self._on_zookeeper(read_owners(), context)
         return pb.DescribeRevokedCertificatesResponse(
             certificates=[
-                pb.RevokedCertificate(
-                    serial_number=one.serial_number,
-                    principal=one.principal if shows_owners else "",
-                    revoked_at_ms=one.revoked_at_ms,
-                )
-                for one in found
+                pb.RevokedCertificate(serial_number=number, principal=owner if shows_owners else "")
+                for number, owner in found.items()
             ]
         )
 

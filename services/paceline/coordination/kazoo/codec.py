@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.exceptions import (
+    EXCEPTIONS,
     BadArgumentsError,
     BadVersionError,
     ConnectionLoss,
@@ -15,6 +16,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
     SessionExpiredError,
+    UnimplementedError,
 )
 from kazoo.protocol import serialization
 from kazoo.protocol.states import EventType, ZnodeStat
@@ -28,6 +30,7 @@ from paceline.coordination.interface import (
     Exists,
     GetChildren,
     GetData,
+    GetMany,
     Multi,
     Operation,
     Request,
@@ -37,6 +40,7 @@ from paceline.coordination.interface import (
     WatchType,
     ZkCode,
 )
+from paceline.coordination.kazoo.multi_read import MultiRead
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ _CODES: tuple[tuple[type[Exception], ZkCode], ...] = (
     (RuntimeInconsistency, ZkCode.ROLLED_BACK),
     (ConnectionLoss, ZkCode.CONNECTION_LOSS),
     (SessionExpiredError, ZkCode.SESSION_EXPIRED),
+    (UnimplementedError, ZkCode.UNIMPLEMENTED),
 )
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -83,13 +88,15 @@ class RequestCodec:
 
     def encode(self, request: Request | Operation, on_watch: Callable[[Any], None]) -> Any:
         """Return kazoo's form of a request; if the request sets a watch, ``on_watch`` receives its event."""
-        path = "" if isinstance(request, Multi) else self._path(request.path)
+        path = "" if isinstance(request, Multi | GetMany) else self._path(request.path)
         watcher = on_watch if getattr(request, "watch", False) else None
         match request:
             case AbsoluteCreate():
                 return serialization.Create(request.path, request.data, self._acl, 0)
             case GetData():
                 return serialization.GetData(path, watcher)
+            case GetMany():
+                return MultiRead(tuple(map(self._path, request.paths)))
             case Exists():
                 return serialization.Exists(path, watcher)
             case GetChildren():
@@ -114,6 +121,11 @@ class RequestCodec:
         match request:
             case GetData():
                 return Response(ZkCode.OK, data=value[0], stat=_stat(value[1]))
+            case GetMany():
+                results = [
+                    Response(code_of(EXCEPTIONS[error]()) if error else ZkCode.OK, data) for error, data in value
+                ]
+                return Response(ZkCode.OK, results=tuple(results))
             case Exists():
                 return Response(ZkCode.NO_NODE) if value is None else Response(ZkCode.OK, stat=_stat(value))
             case GetChildren():

@@ -7,5 +7,4 @@ from paceline.coordination.znodes.acls import *  # noqa: F403
 from paceline.coordination.znodes.paths import *  # noqa: F403
 from paceline.coordination.znodes.quotas import *  # noqa: F403
 from paceline.coordination.znodes.registrations import *  # noqa: F403
-from paceline.coordination.znodes.revoked_certificates import *  # noqa: F403
 from paceline.coordination.znodes.states import *  # noqa: F403

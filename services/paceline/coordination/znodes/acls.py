@@ -4,6 +4,7 @@ The name of a resource is not escaped in its path: ``/kafka-acl/Topic/*`` has th
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from paceline.coordination.errors import MalformedZnodeError
@@ -24,6 +25,7 @@ ACL_NODES: Final = (
 )
 """Created by every process at start, with parents; Kafka's tools expect them."""
 _VERSION: Final = 1
+_OPERATIONS: Final = {operation.casefold(): operation for operation in Operation}
 _BY_JAVA_NAME: Final = {kind.name: kind for kind in ResourceType}
 
 
@@ -52,7 +54,16 @@ def decode_acls(path: str, data: bytes | None) -> tuple[AclEntry, ...]:
     Raises:
         MalformedZnodeError: not this JSON, or an unknown operation or permission: none of the rules can be used.
     """
-    found = decode_object(path, data)
+    try:
+        return _entries_in(data)
+    except MalformedZnodeError as error:
+        raise MalformedZnodeError(path, error.reason) from None
+
+
+@lru_cache(1_000)
+def _entries_in(data: bytes | None) -> tuple[AclEntry, ...]:
+    """Return the rules in the data of a node; nodes of many resources often have the same."""
+    found = decode_object("", data)
     found.version(_VERSION)
     entries: dict[AclEntry, None] = {}
     for one in found.objects("acls"):
@@ -60,17 +71,17 @@ def decode_acls(path: str, data: bytes | None) -> tuple[AclEntry, ...]:
             permission = Permission(one.string("permissionType").capitalize())
             operation = _operation(one.string("operation"))
         except ValueError as error:
-            raise MalformedZnodeError(path, str(error)) from None
+            raise MalformedZnodeError("", str(error)) from None
         entries[AclEntry(one.string("principal"), permission, operation, one.string("host"))] = None
     return tuple(entries)
 
 
 def _operation(text: str) -> Operation:
     """Return an operation by the name that Kafka's tools write, whatever its case."""
-    for operation in Operation:
-        if operation.casefold() == text.casefold():
-            return operation
-    raise ValueError(f"{text[:80]!r} is not a valid operation")
+    try:
+        return _OPERATIONS[text.casefold()]
+    except KeyError:
+        raise ValueError(f"{text[:80]!r} is not a valid operation") from None
 
 
 def encode_acl_change(resource: ResourcePattern) -> bytes:

@@ -30,6 +30,8 @@ BROKER_EPOCHS = "/broker_epochs"
 """Not in Kafka: persistent, one per broker id; its *version* rises with every registration."""
 CONTROLLER_JOURNAL = "/controller_journal"
 """Not in Kafka: the partitions written by the active controller's latest multis."""
+REVOKED_CERTIFICATES = "/revoked_certificates"
+"""Not in Kafka: a node for each revoked certificate, named by its serial number; the data is the owner."""
 
 PERSISTENT_NODES: tuple[str, ...] = (
     CONSUMERS,

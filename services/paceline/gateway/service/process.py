@@ -172,8 +172,7 @@ class GatewayProcess:
         with Admin(self._connections) as admin:
             while True:
                 try:
-                    found = await asyncio.to_thread(admin.describe_revoked_certificates)
-                    self._authorizer.revoked = frozenset(one.serial_number for one in found)
+                    self._authorizer.revoked = await asyncio.to_thread(admin.describe_revoked_certificates)
                 except PacelineError as failure:
                     LOG.warning("revoked certificates not read, trying again: error=%s", failure)
                 await asyncio.sleep(_REVOKED_INTERVAL_S if self._authorizer.revoked is not None else _REFRESH_S)

@@ -82,7 +82,7 @@ class Guard:
             ClusterAuthorizationError: the certificate is revoked or of another cluster, the caller has no required
                 identity, its role may not use the method or name another principal, or the table of RPCs has no row
                 for the method.
-            BrokerNotAvailableError: the revoked certificates have not been read yet.
+            BrokerNotAvailableError: access lists or revoked certificates, which decide, have not been read yet.
         """
         caller = self._anonymous
         if self._cluster is not None:
@@ -102,8 +102,11 @@ class Guard:
         call = Call(caller, authorizer, method, self._listener, context.peer(), RPC_NEEDS.get(method))
         if authorizer.mode is not Mode.OFF and not method.startswith(INTERNAL_PACKAGE):
             call.exempt = authorizer.exemption(caller.principal)
-            if call.row is None and call.exempt is None and authorizer.mode is Mode.ENFORCE:
-                raise self._denied(method, caller, context, "the method is not in the table of RPCs")
+            if call.exempt is None and authorizer.mode is Mode.ENFORCE:
+                if call.row is None:
+                    raise self._denied(method, caller, context, "the method is not in the table of RPCs")
+                if authorizer.rules is None and method.startswith(_PUBLIC_PACKAGE):
+                    raise BrokerNotAvailableError("the access lists have not been read yet")
         current.set(call)
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:

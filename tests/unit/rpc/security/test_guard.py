@@ -8,6 +8,7 @@ import pytest
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
+from paceline.model.acls import NO_RULES_AT_ALL
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError, InvalidRequestError
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode, acting_as, current_call
@@ -231,6 +232,7 @@ def test_replica_id_of_bytes_is_the_one_that_the_parser_will_take() -> None:
 
 def test_a_public_method_without_a_row_in_the_table_is_refused_to_all_but_super_users() -> None:
     authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
+    authorizer.use(NO_RULES_AT_ALL)
     one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
     with pytest.raises(ClusterAuthorizationError, match="not in the table of RPCs"):
         one.admit("/paceline.v1.LogService/Unheard", identity("client/guest"))
@@ -239,8 +241,22 @@ def test_a_public_method_without_a_row_in_the_table_is_refused_to_all_but_super_
     one.admit("/paceline.v1.LogService/Unheard", identity("client/guest"))
 
 
+def test_until_the_rules_were_read_a_client_is_asked_to_call_again_and_exempt_callers_are_served() -> None:
+    """A definite refusal would fail the clients of every broker that restarts."""
+    authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
+    one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
+    with pytest.raises(BrokerNotAvailableError) as refused:
+        one.admit(PUBLIC, identity("client/guest"))
+    assert refused.value.retriable and refused.value.definite
+    one.admit("/grpc.health.v1.Health/Check", identity("client/guest"))
+    one.admit(PUBLIC, identity("client/admin"))
+    one.admit(PUBLIC, identity("broker/1"))
+
+
 def test_nodes_and_super_users_are_exempt_from_the_rules_and_other_clients_are_not() -> None:
-    one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, Authorizer(Mode.ENFORCE, {"User:admin"}))
+    authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
+    authorizer.use(NO_RULES_AT_ALL)
+    one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
     for path, exempt in (("client/admin", True), ("broker/1", True), ("controller/7", True), ("client/guest", False)):
         one.admit(PUBLIC, identity(path))
         assert (current_call().exempt is not None) is exempt

@@ -1047,9 +1047,7 @@ type RevokedCertificate struct {
 	// Serial number in lower-case hexadecimal digits without leading zeros.
 	SerialNumber string `protobuf:"bytes,1,opt,name=serial_number,json=serialNumber,proto3" json:"serial_number,omitempty"`
 	// Principal that RevokeCertificate was given; empty for callers without Describe on the cluster.
-	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Time of the withdrawal in milliseconds since the epoch.
-	RevokedAtMs   int64 `protobuf:"varint,3,opt,name=revoked_at_ms,json=revokedAtMs,proto3" json:"revoked_at_ms,omitempty"`
+	Principal     string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1096,13 +1094,6 @@ func (x *RevokedCertificate) GetPrincipal() string {
 		return x.Principal
 	}
 	return ""
-}
-
-func (x *RevokedCertificate) GetRevokedAtMs() int64 {
-	if x != nil {
-		return x.RevokedAtMs
-	}
-	return 0
 }
 
 var File_paceline_v1_acl_service_proto protoreflect.FileDescriptor
@@ -1174,11 +1165,10 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\x1aRestoreCertificateResponse\"$\n" +
 	"\"DescribeRevokedCertificatesRequest\"j\n" +
 	"#DescribeRevokedCertificatesResponse\x12C\n" +
-	"\fcertificates\x18\x01 \x03(\v2\x1f.paceline.v1.RevokedCertificateR\fcertificates\"{\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x1f.paceline.v1.RevokedCertificateR\fcertificates\"W\n" +
 	"\x12RevokedCertificate\x12#\n" +
 	"\rserial_number\x18\x01 \x01(\tR\fserialNumber\x12\x1c\n" +
-	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\"\n" +
-	"\rrevoked_at_ms\x18\x03 \x01(\x03R\vrevokedAtMs2\xdc\x05\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal2\xdc\x05\n" +
 	"\n" +
 	"AclService\x12M\n" +
 	"\n" +
