@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from paceline.pipeline.source.lag import LagListener, offsets_behind_latest
+from paceline.model.identifiers import TopicPartition
+from paceline.pipeline.source.lag import offsets_behind_latest
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
 from tests.unit.pipeline.batches import encode, simple_records
@@ -82,13 +83,16 @@ def test_available_now_reads_the_present_records_and_a_restart_continues(
     assert sum(each.numInputRows for each in again.recentProgress) == 150
 
 
+def _lag(query: Any) -> dict[TopicPartition, int] | None:
+    [source] = query.lastProgress.sources
+    return offsets_behind_latest(source.endOffset, source.latestOffset)
+
+
 def test_a_running_query_reads_new_records_and_reports_its_lag(
     spark: Any,  # noqa: F811
     served: ServedCluster,
     tmp_path: Path,
 ) -> None:
-    listener = LagListener()
-    spark.streams.addListener(listener)
     sink = Sink(tmp_path / "out")
     query = start(read_stream(spark, served, maxOffsetsPerTrigger="150"), sink, tmp_path / "checkpoint")
     try:
@@ -96,20 +100,15 @@ def test_a_running_query_reads_new_records_and_reports_its_lag(
         first = next(each for each in query.recentProgress if each.numInputRows)
         [source] = first.sources
         assert json.loads(source.latestOffset)["t"]["0"] == 100
-        lag = offsets_behind_latest(source.endOffset, source.latestOffset)
-        assert lag is not None
-        assert (lag.total, lag.smallest, lag.largest, lag.average) == (150, 50, 50, 50.0)
+        assert offsets_behind_latest(source.endOffset, source.latestOffset) == {
+            ("t", number): 50 for number in range(3)
+        }
         served.partitions["t", 3] = part(40)
         eventually(lambda: sum(p.numInputRows for p in query.recentProgress) == 340, 60, "the new partition was read")
         caught_up = [("t", number) for number in range(4)]
-        eventually(
-            lambda: [dict.fromkeys(caught_up, 0)] == [dict(lag.by_partition) for lag in listener.lag(query.id)],
-            60,
-            "the listener reports no lag",
-        )
+        eventually(lambda: _lag(query) == dict.fromkeys(caught_up, 0), 60, "the progress shows no lag")
     finally:
         query.stop()
-        spark.streams.removeListener(listener)
     assert sink.places(spark) == sorted(everything(100) + [("t", 3, offset) for offset in range(40)])
 
 
