@@ -232,7 +232,7 @@ class ClusterView:
                 if missing:
                     raise UnknownTopicOrPartitionError(f"topic {', '.join(sorted(missing))} does not exist")
             first = False
-            failure = self.ask_offsets(left, spec, found, timestamps_ms, seconds or RPC_TIMEOUT_S)
+            failure = self._ask_offsets(left, spec, found, timestamps_ms, seconds or RPC_TIMEOUT_S)
             if failure is not None:
                 left = [tp for tp in left if tp not in found]
                 raise failure
@@ -240,7 +240,7 @@ class ClusterView:
         call_with_retry(self._policy, ask, is_over=lambda: times_missing >= UNKNOWN_TOPIC_ATTEMPTS)
         return found
 
-    def ask_offsets(
+    def _ask_offsets(
         self,
         partitions: Sequence[TopicPartition],
         spec: int,

@@ -34,8 +34,6 @@ from paceline.pipeline.source.options import (
     parse_schema_options,
     parse_stream_options,
 )
-from paceline.pipeline.source.partition_states import SCHEMA as PARTITION_STATES
-from paceline.pipeline.source.partition_states import PartitionStatesReader
 from paceline.pipeline.source.reader import PacelineReader, PushdownReader
 from paceline.pipeline.source.stream_reader import PacelineStreamReader, RefusedStreamReader
 
@@ -71,13 +69,11 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         """Return the columns chosen by the options; every option is checked here, before a job starts."""
         options = parse_schema_options(self.options)
         warn_of_ignored(self.options, read_options.KNOWN, read_options.REFUSED)
-        return PARTITION_STATES if options.wants_partitions else spark_schema(options.columns)
+        return spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
         """Return the reader, with push-down only if the option enables it, because Spark may have disabled it."""
         options = parse_batch_options(self.options)
-        if options.wants_partitions:
-            return PartitionStatesReader(options)
         _check_schema(schema, options)
         return PushdownReader(options) if options.pushdown else PacelineReader(options)
 

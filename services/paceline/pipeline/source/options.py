@@ -45,6 +45,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "paceline.enable.auto.commit": "a read commits no offsets; Spark's checkpoint keeps them",
     "paceline.interceptor.classes": "there are no interceptors; transform the DataFrame",
     "paceline.group.id": "a read joins no consumer group; name it with groupIdPrefix",
+    "metadata": "topics and partitions are described by Admin.describe_topics, or paceline topic describe -o json",
     "path": "load() takes no path; name topics with subscribe",
 }
 """Known options that the source refuses, in lower case, each with advice."""
@@ -56,7 +57,7 @@ STREAM_ONLY: Final = (
     "maxBytesPerTrigger",
     "metadataRefreshMs",
 )
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "metadata", "pushdown")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushdown")
 
 KNOWN: Final = (
     "paceline.bootstrap.servers",
@@ -90,7 +91,6 @@ KNOWN: Final = (
     "maxTriggerDelay",
     "maxBytesPerTrigger",
     "metadataRefreshMs",
-    "metadata",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
@@ -145,8 +145,6 @@ class ReadOptions:
     """
     tls: TlsFiles | None = None
     """Certificate files, at the same path on every machine that runs tasks; None for plaintext."""
-    wants_partitions: bool = False
-    """Read the state of the partitions instead of their records (option ``metadata``)."""
 
     def view(self, more_servers: Sequence[str] = ()) -> "ClusterView":
         """Return a view of the cluster; ``more_servers`` are tried when no bootstrap server answers."""
@@ -176,14 +174,7 @@ def parse_batch_options(options: Mapping[str, str]) -> ReadOptions:
     ending = _ending(given)
     subscription = _subscription(given)
     _check_same_partitions(starting, ending, subscription)
-    return _common(
-        given,
-        subscription,
-        starting,
-        ending=ending,
-        pushdown=given.flag("pushdown", False),
-        wants_partitions=_wants_partitions(given),
-    )
+    return _common(given, subscription, starting, ending=ending, pushdown=given.flag("pushdown", False))
 
 
 def parse_stream_options(options: Mapping[str, str]) -> ReadOptions:
@@ -260,13 +251,6 @@ def _refuse(given: GivenOptions, names: Sequence[str], advice: str) -> None:
     for name in names:
         if name in given:
             raise InvalidOptionError(f"option {name} is refused: {advice}")
-
-
-def _wants_partitions(given: GivenOptions) -> bool:
-    text = given.text("metadata")
-    if text is not None and text.strip().lower() != "partitions":
-        raise InvalidOptionError(f"metadata must be 'partitions', not {text!r}")
-    return text is not None
 
 
 def _subscription(given: GivenOptions) -> Subscription:

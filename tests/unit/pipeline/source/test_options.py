@@ -86,7 +86,7 @@ def test_every_documented_option_is_accepted() -> None:
         "fetchOffset.numRetries": "0",
         "fetchOffset.retryIntervalMs": "9",
     }
-    assert set(values) | {"subscribePattern", "assign", "metadata", *STREAM_ONLY} == set(KNOWN)
+    assert set(values) | {"subscribePattern", "assign", *STREAM_ONLY} == set(KNOWN)
     options = parse_batch_options(values)
     assert options == ReadOptions(
         ("a:1",),
