@@ -12,7 +12,6 @@ from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
 from paceline.pipeline.jobs.analyse import job as analyse
 from paceline.pipeline.jobs.ingest import job as ingest
 from paceline.pipeline.jobs.ingest.config import IngestConfig
-from paceline.pipeline.jobs.plan import job as plan
 from paceline_client import Admin, NewTopic, Producer
 from paceline_client.process_channels import close_channels
 from tests.support.spark import spark  # noqa: F401
@@ -72,7 +71,7 @@ def test_without_certificates_the_error_names_them(spark: Any, secure: LocalClus
         reader(spark, secure).option("fetchOffset.numRetries", "0").load().count()
 
 
-JOBS = ("ingest", "analyse", "plan")
+JOBS = ("ingest", "analyse")
 
 
 def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None, folder: Path) -> None:  # noqa: F811
@@ -81,13 +80,11 @@ def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None,
         table = folder / "table"
         assert ingest.run(spark, IngestConfig(servers, ("rides",), str(table), tls=tls)).summary["rows"] == 1_000
         assert deltalake.DeltaTable(table).to_pyarrow_table().num_rows == 1_000
-    elif job == "analyse":
+    else:
         with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:
             eventually(lambda: analyse.EVENTS_TOPIC in admin.list_topics(), 120, "the topic of the events exists")
         config = analyse.AnalyseConfig(servers, tls=tls)
         eventually(lambda: analyse.run(spark, config).summary["events"] > 0, 60, "events", pause_s=0.5)
-    else:
-        assert plan.run(plan.PlanConfig(servers, ("rides",), sample_seconds=0, tls=tls)).exit_code == 0
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[set[str], bool]] = {
     "security": ({"model"}, True),
     "runtime": ({"model", "coordination", "rpc", "security"}, True),
     "dev": ({"model", "rpc", "runtime", "security", "v1"}, True),
-    "pipeline": ({"model", "planning", "log", "rpc", "v1", "paceline_client"}, True),
+    "pipeline": ({"model", "log", "rpc", "v1", "paceline_client"}, True),
     "operations": ({"model", "paceline_client"}, True),
     "gateway": ({"model", "paceline_client"}, False),
     "gateway/service": ({"model", "rpc", "runtime", "v1", "paceline_client"}, True),

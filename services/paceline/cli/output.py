@@ -54,17 +54,17 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     )
 
 
-def show_summary(summary: Mapping[str, Any], output: str, err: bool = False) -> None:
-    """Print names and values, a line each in the table format; ``err`` prints on stderr."""
+def show_summary(summary: Mapping[str, Any], output: str) -> None:
+    """Print names and values, a line each in the table format."""
     if output != "table":
-        click.echo(json.dumps(dict(summary), indent=2 if output == "json" else None), err=err)
+        click.echo(json.dumps(dict(summary), indent=2 if output == "json" else None))
         return
     for name, value in summary.items():
         if name == "details":
             continue  # for programs
         shown = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
         shown = ", ".join(map(str, value)) if isinstance(value, list) else shown
-        click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}", err=err)
+        click.echo(f"{name.replace('_', ' ')}: {shown if shown != '' else '-'}")
 
 
 def tell(rows: Sequence[Row], output: str, line: str) -> None:

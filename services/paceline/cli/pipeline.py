@@ -146,9 +146,9 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def finish(result: "JobResult", output: str, err: bool = False) -> None:
-    """Print the summary, on stderr when stdout has the result, and exit with the job's exit code."""
-    show_summary(result.summary, output, err)
+def finish(result: "JobResult", output: str) -> None:
+    """Print the summary, and exit with the job's exit code."""
+    show_summary(result.summary, output)
     sys.exit(int(result.exit_code))
 
 
@@ -264,34 +264,6 @@ def compact(table: str, storage: IO[str] | None, keep_hours: float, output: str)
         from paceline.pipeline.jobs.ingest.maintenance import compact as job
 
         finish(job(table_path(table), keep_hours, read_storage(storage)), output)
-
-
-@pipeline.command()
-@click.option("--topic", "topics", multiple=True, help="topic to place; may be repeated [default: all]")
-@click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker to move all replicas off; repeatable")
-@click.option("--sample-seconds", type=SECONDS, default=10.0, help="duration of the traffic measurement")
-@click.option("--threshold", type=float, default=0.10, help="allowed deviation of a broker from its share")
-@click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
-@bootstrap_option
-@output_option
-def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) -> None:
-    """Plan a reassignment from measured load: racks, replicas, disk, bytes in and out, leaders.
-
-    Changes nothing: give the file to `paceline reassign start`. Exits with 3 when racks cannot be respected.
-    """
-    with reported(output):
-        from paceline.cli.reassign_plan import encode_plan
-        from paceline.pipeline.jobs.plan import job
-
-        config = job.PlanConfig(tuple(bootstrap.split(",")), **options)
-        with ConsoleListener(output) as listener:
-            result = job.run(config, listener)
-        if not result.exit_code:
-            if plan_file is None:
-                click.echo(encode_plan(result.moves), nl=False)
-            else:
-                plan_file.write_text(encode_plan(result.moves), encoding="utf-8")
-        finish(result, output, err=plan_file is None)
 
 
 @pipeline.command()

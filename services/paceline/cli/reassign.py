@@ -13,11 +13,15 @@ from paceline.cli.failures import exit_code_of, reported
 from paceline.cli.log_dir_moves import prepare_directories
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
-from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_log_dirs, read_plan
+from paceline.cli.reassign_load import measure
+from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.errors import UnknownTopicOrPartitionError
-from paceline.operations.reassign_progress import NO_SPEED, Progress, measure, move_row, throttled_brokers
+from paceline.operations.reassign_progress import NO_SPEED, Progress, move_row, throttled_brokers
+from paceline.operations.reassign_progress import measure as measure_speeds
+from paceline.planning.goals import DEFAULT_THRESHOLD, Balance, count_goals, load_goals
+from paceline.planning.planner import make_plan
 
 if TYPE_CHECKING:
     from paceline_client import Admin, PartitionDescription, ReassignmentResult
@@ -39,6 +43,20 @@ def reassign() -> None:
 @click.option("--all-topics", is_flag=True, help="place every topic, internal topics, too")
 @click.option("--brokers", help="brokers to use, such as 1,2,4 [default: every live broker]")
 @click.option("--replication-factor", type=COUNT, help="replicas per partition [default: the present number]")
+@click.option(
+    "--by-load",
+    "sample_s",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="balance sizes, bytes in and bytes out too, measured for so many seconds; 0 measures sizes alone",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=DEFAULT_THRESHOLD,
+    show_default=True,
+    help="with --by-load: allowed deviation of a broker from its share",
+)
 @click.option("--file", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="output [default: stdout]")
 @bootstrap_option
 def plan(
@@ -46,6 +64,8 @@ def plan(
     all_topics: bool,
     brokers: str | None,
     replication_factor: int | None,
+    sample_s: float | None,
+    threshold: float,
     plan_file: Path | None,
     bootstrap: str,
 ) -> None:
@@ -59,7 +79,12 @@ def plan(
         with open_admin(bootstrap) as admin:
             racks = _racks(admin, brokers)
             current = _placement(admin, topics or admin.list_topics())
-        moves = differences(current, plan_moves(current, racks, replication_factor))
+            goals = count_goals(len(current))
+            if sample_s is not None:
+                loads, idle = measure(admin, current, sample_s)
+                goals = load_goals(current, loads, threshold)
+        found = make_plan(current, racks, goals, replication_factor)
+        moves = differences(current, found.placement)
         text = encode_plan(moves)
         if plan_file is None:
             click.echo(text, nl=False)
@@ -68,6 +93,17 @@ def plan(
     click.echo(
         f"{len(moves)} of {len(current)} partitions change, {copies(current, moves)} replicas are copied", err=True
     )
+    if found.crowded:
+        click.echo(f"{found.crowded} partitions have more replicas in a rack than necessary", err=True)
+    if sample_s is not None:
+        size = sum(loads[one].size_bytes * copies(current, {one: replicas}) for one, replicas in moves.items())
+        click.echo(f"{size:,.0f} bytes are copied; {idle} partitions have no measured rate and count as idle", err=True)
+        for was, now in zip(found.before, found.after, strict=True):
+            click.echo(f"{was.goal}: {_spread(was)}; then {_spread(now)}", err=True)
+
+
+def _spread(balance: Balance) -> str:
+    return f"{balance.lowest:.2f} to {balance.highest:.2f} of the share, {balance.outside} brokers outside"
 
 
 @reassign.command()
@@ -261,12 +297,12 @@ def _remove_throttles(admin: "Admin", topics: Iterable[str], brokers: Iterable[i
 
 def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], progress: Progress) -> list[Row]:
     moves = list_moves(admin, list(wanted) or None)
-    speeds = measure(admin, moves, progress, time.monotonic())
+    speeds = measure_speeds(admin, moves, progress, time.monotonic())
     if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
         # A speed needs two measurements.
         time.sleep(_WATCH_EVERY_S)
         moves = list_moves(admin, list(wanted) or None)
-        speeds = measure(admin, moves, progress, time.monotonic())
+        speeds = measure_speeds(admin, moves, progress, time.monotonic())
     throttled = throttled_brokers(admin) if moves else {}
     rows: dict[Partition, dict[str, Any]] = {
         move.topic_partition: move_row(move, speeds.get(move.topic_partition, NO_SPEED), throttled) for move in moves

@@ -121,7 +121,8 @@ def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> 
     [
         "pipeline doctor --tasks 0",
         "verify --tasks 0",
-        "pipeline plan --sample-seconds nan",
+        "reassign plan --topic t --by-load nan",
+        "reassign plan --topic t --threshold 0",
         "pipeline ingest t --to lake --interval inf",
         "pipeline ingest t --to a-file",
     ],

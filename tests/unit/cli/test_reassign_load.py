@@ -1,6 +1,6 @@
 """Rates between two readings of a partition's counters."""
 
-from paceline.pipeline.jobs.plan.measure import Reading, rates
+from paceline.cli.reassign_load import Reading, rates
 
 
 def test_rates_survive_a_counter_that_starts_over() -> None:

@@ -50,22 +50,12 @@ def test_a_plan_empties_a_broker_and_reassign_runs_it(cluster: LocalCluster, tmp
             for n in range(PARTITIONS):
                 producer.send("moved", bytes(1000 * (n + 1)), partition=n)
         file = tmp_path / "plan.json"
-        planned = paceline(
-            cluster,
-            "pipeline",
-            "plan",
-            "--empty",
-            str(victim),
-            "--sample-seconds",
-            "0.5",
-            "--file",
-            str(file),
-            "-o",
-            "json",
-        )
+        rest = ",".join(map(str, brokers[1:]))
+        plan = ("reassign", "plan", "--all-topics", "--brokers", rest, "--by-load")
+        planned = paceline(cluster, *plan, "0.5", "--file", str(file))
         assert planned.returncode == 0, planned.stderr
-        summary = json.loads(planned.stdout)
-        assert summary["copied_replicas"] == PARTITIONS and summary["copied_bytes"] > 0
+        assert f"{PARTITIONS} of {PARTITIONS} partitions change, {PARTITIONS} replicas" in planned.stderr
+        assert "disk: " in planned.stderr and "\n0 bytes" not in planned.stderr
         moves = json.loads(file.read_text())["partitions"]
         assert {move["topic"] for move in moves} == {"moved"} and len(moves) == PARTITIONS
         started = paceline(cluster, "reassign", "start", str(file))
@@ -76,7 +66,7 @@ def test_a_plan_empties_a_broker_and_reassign_runs_it(cluster: LocalCluster, tmp
             time.sleep(0.2)
         assert all(set(each) == set(brokers[1:]) for each in replicas(admin, "moved"))
         # The load of the other two brokers is even, so that a second plan moves nothing.
-        again = paceline(cluster, "pipeline", "plan", "--empty", str(victim), "--sample-seconds", "0", "-o", "json")
+        again = paceline(cluster, *plan, "0")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout) == {"version": 1, "partitions": []}
 
@@ -86,10 +76,9 @@ def test_an_impossible_plan_is_a_usage_error_and_writes_no_file(cluster: LocalCl
     with Admin(cluster.bootstrap) as admin:
         brokers = [broker.broker_id for broker in admin.describe_cluster().brokers]
         admin.create_topics([NewTopic("everywhere", assignments=[brokers])])
-    refused = paceline(
-        cluster, "pipeline", "plan", "--topic", "everywhere", "--empty", str(brokers[0]), "--sample-seconds", "0",
-        "--file", str(file),
-    )  # fmt: skip
+    rest = ",".join(map(str, brokers[1:]))
+    plan = ("reassign", "plan", "--topic", "everywhere", "--by-load", "0", "--file", str(file))
+    refused = paceline(cluster, *plan, "--brokers", rest)
     assert refused.returncode != 0 and "do not fit" in refused.stderr and not file.exists()
-    unknown = paceline(cluster, "pipeline", "plan", "--empty", "4711", "--sample-seconds", "0")
+    unknown = paceline(cluster, *plan, "--brokers", "4711")
     assert unknown.returncode != 0 and "4711" in unknown.stderr

@@ -1,1 +1,0 @@
-"""Plan a reassignment from measured load; `paceline.planning` makes the plan. Read `job.py` first."""
