@@ -164,24 +164,37 @@ _throttle_option = click.option(
     "--throttle", "bytes_per_second", type=LONG_COUNT, metavar="BYTES", help="limit of the copies, bytes per second"
 )
 _timeout_option = click.option("--timeout", "timeout_s", type=SECONDS, help="give up after so many seconds")
+_targets_option = click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="targets by measured load, from `paceline pipeline plan --empty ID --file PLAN.json`",
+)
 
 
 @broker.command()
 @click.argument("broker_id", metavar="ID", type=BROKER_ID)
 @_throttle_option
 @_timeout_option
+@_targets_option
 @click.option("--dry-run", is_flag=True, help="print the plan of the moves without making them")
 @bootstrap_option
 def evacuate(
-    broker_id: int, bytes_per_second: int | None, timeout_s: float | None, dry_run: bool, bootstrap: str
+    broker_id: int,
+    bytes_per_second: int | None,
+    timeout_s: float | None,
+    plan_file: Path | None,
+    dry_run: bool,
+    bootstrap: str,
 ) -> None:
     """Move every replica of every topic off a broker, which stays in the cluster; repeat the command to continue.
 
-    The other brokers get even shares, over racks. Topics created later may use the broker again; `broker remove` avoids
-    that. Exits with 3 when nothing moves any more: the lines name each partition and what it waits for.
+    The other brokers get even shares by count, over racks, or the targets of --plan. Topics created later may use the
+    broker again; `broker remove` avoids that. Exits with 3 when nothing moves any more: the lines name each partition
+    and what it waits for.
     """
     with reported(), open_admin(bootstrap) as admin:
-        _empty(admin, broker_id, bytes_per_second, timeout_s, dry_run, is_removal=False)
+        _empty(admin, broker_id, bytes_per_second, timeout_s, plan_file, dry_run, is_removal=False)
     if not dry_run:
         click.echo(f"broker {broker_id} has no replicas")
 
@@ -190,6 +203,7 @@ def evacuate(
 @click.argument("broker_id", metavar="ID", type=BROKER_ID)
 @_throttle_option
 @_timeout_option
+@_targets_option
 @click.option("--dry-run", is_flag=True, help="print the plan of the moves without making them")
 @click.option("--cancel", "is_cancelled", is_flag=True, help="take a removed broker back, or stop a removal")
 @click.option("--yes", is_flag=True, help="do not ask")
@@ -198,6 +212,7 @@ def remove(
     broker_id: int,
     bytes_per_second: int | None,
     timeout_s: float | None,
+    plan_file: Path | None,
     dry_run: bool,
     is_cancelled: bool,
     yes: bool,
@@ -218,7 +233,7 @@ def remove(
             return
         if not dry_run and not yes:
             confirm(f"move every replica off broker {broker_id} and remove it?")
-        _empty(admin, broker_id, bytes_per_second, timeout_s, dry_run, is_removal=True)
+        _empty(admin, broker_id, bytes_per_second, timeout_s, plan_file, dry_run, is_removal=True)
     if not dry_run:
         click.echo(f"broker {broker_id} is removed; its process stays idle until it is stopped, --cancel takes it back")
 
@@ -228,6 +243,7 @@ def _empty(
     broker_id: int,
     bytes_per_second: int | None,
     timeout_s: float | None,
+    plan_file: Path | None,
     dry_run: bool,
     is_removal: bool,
 ) -> None:
@@ -236,12 +252,13 @@ def _empty(
     topics = admin.describe_topics(from_controller=True)
     racks = broker_removal.racks_of(admin)
     refuse_unknown_broker(broker_id, list(racks), topics)
+    plan = read_plan(plan_file) if plan_file is not None else None
     if dry_run:
-        click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks)), nl=False)
+        click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks, plan=plan)), nl=False)
         return
     try:
         work = broker_removal.remove if is_removal else broker_removal.evacuate
-        work(admin, broker_id, bytes_per_second, timeout_s)
+        work(admin, broker_id, bytes_per_second, timeout_s, plan)
     except broker_removal.StuckEvacuationError as error:
         click.echo(f"not finished; repeat the command when this is repaired:\n{error}", err=True)
         raise SystemExit(NEGATIVE_VERDICT) from None

@@ -14,6 +14,7 @@ from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.broker_dynamic_config import REMOVAL, REMOVED, REMOVING
 from paceline.operations.reassign_progress import Progress, measure
+from paceline.planning.goals import Placement
 
 if TYPE_CHECKING:
     from paceline_client import Admin, Reassignment, TopicDescription
@@ -32,16 +33,19 @@ def place_elsewhere(
     broker_id: int,
     racks: Mapping[int, str],
     running: "Iterable[Reassignment]" = (),
+    plan: Placement | None = None,
 ) -> dict[Partition, tuple[int, ...]]:
-    """Return new replicas for the partitions of a broker that do not leave it yet, even by count; no other moves.
+    """Return new replicas for the partitions of a broker that do not leave it yet; no other moves.
 
-    A running move to a broker that has died gets another target.
+    A partition goes where ``plan`` puts it, if those brokers are alive, as many as before, and others than this one.
+    The rest is placed evenly by count. A running move to a broker that has died gets another target.
 
     Args:
         topics: all topics, since the replicas of the others count, too.
         broker_id: the broker to empty.
         racks: live brokers with their rack.
         running: all running moves.
+        plan: replicas by partition, for example by measured load.
 
     Raises:
         ValueError: too few brokers are left for the replicas of a partition.
@@ -69,7 +73,12 @@ def place_elsewhere(
     # A partition with more replicas than brokers, elsewhere, must not stop this plan.
     fitting = {where: replicas for where, replicas in current.items() if len(replicas) <= len(others)}
     planned = differences(fitting, plan_moves(fitting, others)) if others else {}
-    return {where: target for where, target in planned.items() if where in held}
+    chosen = {
+        where: tuple(target)
+        for where, target in (plan or {}).items()
+        if where in held and set(target) <= others.keys() and len(target) == len(current[where])
+    }
+    return {where: target for where, target in planned.items() if where in held} | chosen
 
 
 def mark(admin: "Admin", broker_id: int, state: str | None) -> None:
@@ -85,19 +94,23 @@ def cancel(admin: "Admin", broker_id: int) -> int:
     return sum(result.error is None for result in results)
 
 
-def remove(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None) -> None:
+def remove(
+    admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None, plan: Placement | None = None
+) -> None:
     """Mark a broker as being removed, empty it, and mark it as removed; the broker then unregisters.
 
     Raises:
         StuckEvacuationError, InvalidConfigError, ValueError: see `evacuate` and `mark`; the mark `removing` stays.
     """
-    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, racks_of(admin))
+    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, racks_of(admin), plan=plan)
     mark(admin, broker_id, REMOVING)
-    evacuate(admin, broker_id, bytes_per_second, timeout_s)
+    evacuate(admin, broker_id, bytes_per_second, timeout_s, plan)
     mark(admin, broker_id, REMOVED)
 
 
-def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None) -> None:
+def evacuate(
+    admin: "Admin", broker_id: int, bytes_per_second: int | None, timeout_s: float | None, plan: Placement | None = None
+) -> None:
     """Move every replica off a broker and wait until none is left.
 
     Args:
@@ -105,6 +118,7 @@ def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeo
         broker_id: the broker; it may be dead if all its partitions have other replicas in sync.
         bytes_per_second: limit of the copies per broker and direction; None sets no limit.
         timeout_s: longest wait; None waits as long as there is progress.
+        plan: see `place_elsewhere`.
 
     Raises:
         StuckEvacuationError: the wait is over, or nothing has moved for `STUCK_S` and the moves are stuck.
@@ -121,7 +135,7 @@ def evacuate(admin: "Admin", broker_id: int, bytes_per_second: int | None, timeo
             break
         every = list_moves(admin)
         running = [move for move in every if tuple(move.topic_partition) in held]
-        started = place_elsewhere(topics, broker_id, racks_of(admin), every)
+        started = place_elsewhere(topics, broker_id, racks_of(admin), every, plan)
         moved_topics.update(topic for topic, _ in started)
         if started and bytes_per_second is not None:
             set_throttle(admin, plan_throttle(held, started), bytes_per_second)

@@ -54,6 +54,15 @@ def test_a_partition_that_another_move_enlarges_needs_no_more_brokers() -> None:
     assert place_elsewhere(topics, 4, racks(1, 3, 4), running) == {}
 
 
+def test_a_plan_by_load_gives_the_targets_that_are_alive_and_avoid_the_broker() -> None:
+    topics = [topic("a", (4, 1), (4, 1), (4, 1), (4, 1), (1, 2))]
+    plan = {("a", 0): (3, 1), ("a", 1): (3, 1), ("a", 2): (5, 1), ("a", 3): (3, 4), ("a", 4): (2, 3)}
+    found = place_elsewhere(topics, 4, racks(1, 2, 3, 4), plan=plan)
+    assert found["a", 0] == found["a", 1] == (3, 1)
+    assert sorted(found) == [("a", n) for n in range(4)]
+    assert all(set(found["a", n]) <= {1, 2, 3} for n in (2, 3)), "a dead target, and the broker itself, are not used"
+
+
 @pytest.mark.parametrize("others", [(1,), ()])
 def test_too_few_brokers_are_named_with_the_command_that_helps(others: tuple[int, ...]) -> None:
     with pytest.raises(
