@@ -168,7 +168,7 @@ _targets_option = click.option(
     "--plan",
     "plan_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="targets by measured load, from `paceline pipeline plan --empty ID --file PLAN.json`",
+    help="targets, such as those of `reassign plan --all-topics --by-load 30 --brokers OTHERS --file PLAN.json`",
 )
 
 
