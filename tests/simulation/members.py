@@ -71,6 +71,8 @@ class Member(GroupClient):
         """Positions of assigned partitions whose committed offset is known."""
         self.assigned_by: int | None = None
         """Number of partitions at this member's last assignment, None when it does not lead its group."""
+        self.stored_by = last_assigned_by
+        """The same number, of the last assignment that the coordinator has stored."""
         self._last_assigned_by = -1 if last_assigned_by is None else last_assigned_by
         """The number that the previous process of a static member knew, -1 if it knew none."""
         self._is_joining = False
@@ -207,6 +209,7 @@ class Member(GroupClient):
             if isinstance(answer, Exception):
                 self._join_again(answer)
             else:
+                self.stored_by = self.assigned_by
                 self._take(generation, _partitions(answer))
 
         self._ask(ask, synced, REBALANCE_TIMEOUT_MS + CALL_TIMEOUT_MS)
@@ -374,7 +377,7 @@ class MemberSlot:
         if self.member is None:
             self._lives += 1
             name, instance_id = f"{self.name}/{self._lives}", self.name if self._is_static else None
-            last_assigned_by = None if self._last is None else self._last.assigned_by
+            last_assigned_by = None if self._last is None else self._last.stored_by
             member = Member(
                 self._cluster,
                 name,
