@@ -142,8 +142,13 @@ def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
             symptom = f"has records {told} that ISR members lack: {names_in(without)}"
             yield Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
         elif end > (leader.high_watermark or 0):
-            # A new leader learns the high watermark from the next fetch of each follower.
+            # A new or restarted leader learns the high watermark from the next fetch of each follower.
             is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
+            is_new = is_new or any(
+                one.last_fetch_ago_ms is None
+                for one in facts.replicas
+                if one.broker_id in facts.isr and one is not leader
+            )
             symptom = f"has records {told} above the high watermark {leader.high_watermark or 0:,} of its leader"
             yield Severity.NOTE if is_new else Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
 

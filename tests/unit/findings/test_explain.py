@@ -425,6 +425,15 @@ def test_an_acknowledged_record_above_the_high_watermark_is_told(ago_ms: int | N
     )
 
 
+@pytest.mark.parametrize("ago_ms", [100, None])
+def test_a_restarted_leader_whose_followers_have_not_fetched_yet_breaks_no_promise(ago_ms: int | None) -> None:
+    """It begins with the high watermark of its checkpoint, or with 0, until every ISR member has fetched."""
+    follower = replica(2, last_fetch_ago_ms=ago_ms, caught_up_ago_ms=None)
+    facts = partition(replica(1, high_watermark=0), follower, acknowledged_offset=95, leader_since_ms=SINCE_MS)
+    expected = Severity.BROKEN if ago_ms else Severity.NOTE
+    assert of_kind(facts, FindingKind.NOT_COMMITTED).severity is expected
+
+
 def test_a_request_of_a_deposed_controller_is_named() -> None:
     found = first(partition(controller_epoch_falls=((2, 4, 3),)))
     assert found.sentence == (
