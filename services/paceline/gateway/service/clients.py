@@ -62,7 +62,10 @@ class Clients:
     def close_connections(self) -> None:
         """Close the connections to brokers; blocks."""
         for one in self._clients.values():
+            one.connections.metadata.stop()
+        # First the channels, which all share: a call without an answer ends at once, and delays no other client.
+        self._shared.close()
+        for one in self._clients.values():
             one.admin.close()
             if one.connections is not self._shared:
                 one.connections.close()
-        self._shared.close()
