@@ -70,6 +70,12 @@ class BrokerStreams:
         with self._lock:
             self._unknown[address] = self._clock() + ASK_AGAIN_S
 
+    def extend(self, address: str, more_s: float) -> None:
+        """Give the requests in flight to a broker more time, because it reads them after the caller's pause."""
+        caller = self._callers.get(address)
+        if caller is not None:
+            caller.extend(more_s)
+
     def expire(self) -> None:
         """Fail overdue requests and close idle streams; call this several times a second."""
         for caller in list(self._callers.values()):

@@ -140,7 +140,7 @@ class Consumer(GroupPartitions):
             request_timeout_ms: longest wait for a response, in addition to the broker's own wait.
             default_api_timeout_ms: longest wait of calls without a timeout argument; also the time for which a
                 partition may be unreachable before `poll` raises an error.
-            client_id: prefix of thread names.
+            client_id: prefix of thread names, and the name that brokers see (default ``paceline``).
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
         Raises:
@@ -187,7 +187,9 @@ class Consumer(GroupPartitions):
         self._closed = False
         self._held = HeldRecords({})
         self._pid = os.getpid()
-        self._connections = ClientConnections(bootstrap, tls=tls, metadata_max_age_ms=metadata_max_age_ms, name=name)
+        self._connections = ClientConnections(
+            bootstrap, tls=tls, metadata_max_age_ms=metadata_max_age_ms, user_agent=client_id or "", name=name
+        )
         self._channels = self._connections.channels
         self._metadata = self._connections.metadata
         self._group: ConsumerGroup | None = None
@@ -220,6 +222,11 @@ class Consumer(GroupPartitions):
         )
         self._connections.listen(self._metadata_changed)
         self._fetcher.start()
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """Time for which brokers have asked this consumer to wait, because it was above a quota."""
+        return self._fetcher.throttles.total_ms
 
     # Assignment ---------------------------------------------------------------------------------------------------
 

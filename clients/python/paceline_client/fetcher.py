@@ -35,6 +35,7 @@ from paceline_client.partition_errors import BACKOFF_MS, LONGEST_SLEEP_MS, Parti
 from paceline_client.position_lookup import PositionLookup
 from paceline_client.read_replicas import LEADER_ONLY_MS, rack_to_tell, source_of
 from paceline_client.subscription import Assignment, PartitionState
+from paceline_client.throttle import Throttles
 from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer, decode_fetch_answer
 
 LOG = logging.getLogger("paceline.client")
@@ -81,6 +82,7 @@ class Fetcher:
         self._next_deadline_check_ms = 0
         self._quiet_until: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self.throttles = Throttles()
         errors = self._errors = PartitionErrors(metadata, config.failure_limit_ms, on_news)
         self._partitions = PartitionResults(config, metadata, errors)
         self._positions = PositionLookup(assignment, metadata, channels, errors, self._post, on_news)
@@ -234,8 +236,9 @@ class Fetcher:
             address = leader.address
             if address in self._outstanding:
                 continue
-            if now_ms < self._quiet_until.get(address, 0):
-                wait_ms = min(wait_ms, self._quiet_until[address] - now_ms)
+            quiet_ms = max(self._quiet_until.get(address, 0) - now_ms, self.throttles.left_ms(address, now_ms))
+            if quiet_ms > 0:
+                wait_ms = min(wait_ms, quiet_ms)
                 continue
             requests.append(self._request(leader, states, left_out.get(broker_id, config.fetch_max_wait_ms)))
         return requests, max(1, wait_ms)
@@ -357,6 +360,7 @@ class Fetcher:
             return
         self._failures.pop(outstanding.address, None)
         answer = outcome
+        self.throttles.note(outstanding.address, answer.throttle_ms, monotonic_ms())
         session.answered(answer.session_id)
         refused = {TopicPartition(each.topic, each.partition) for each in answer.partitions if each.error is not None}
         for tp in outstanding.asked.keys() - refused:

@@ -484,6 +484,11 @@ class Producer:
             self._connections.close()
             self._sender.join_calls()
 
+    @property
+    def throttle_time_ms(self) -> int:
+        """Time for which brokers have asked this producer to wait, because it was above a quota."""
+        return self._sender.throttles.total_ms
+
     def partitions_for(self, topic: str) -> int:
         """Return the number of partitions of a topic, waiting for metadata at most ``max_block_ms``."""
         return self._find_route(topic).count

@@ -41,6 +41,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import Gap, Leader
 from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
+from paceline_client.throttle import Throttles
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
 
 LOG = logging.getLogger("paceline.client")
@@ -73,6 +74,7 @@ class Sender:
         self._answers: deque[Callable[[], None]] = deque()
         self._in_flight: dict[str, int] = {}
         """Requests in flight by address, not by broker id: a hanging address must not block a broker that has moved."""
+        self.throttles = Throttles()
         self._producer_ids = ProducerIds(accumulator, metadata, channels, self._post)
         self._produce: dict[str, Any] = {}
         self._threads = CallThreads(f"{name}-call")
@@ -235,6 +237,10 @@ class Sender:
             address = leader.address
             if self._in_flight.get(address, 0) >= self._config.max_in_flight:
                 continue
+            throttled_ms = self.throttles.left_ms(address, now_ms)
+            if throttled_ms:
+                wait_ms = min(wait_ms, throttled_ms)
+                continue
             batches = self._accumulator.drain(partitions, self._config.max_request_bytes, now_ms)
             if batches:
                 self._in_flight[address] = self._in_flight.get(address, 0) + 1
@@ -373,6 +379,10 @@ class Sender:
 
     def _succeeded(self, sent: SentRequest, response: ProduceResponse) -> None:
         self._in_flight[sent.address] -= 1
+        if response.throttle_ms:
+            before_ms = self.throttles.total_ms
+            self.throttles.note(sent.address, response.throttle_ms, monotonic_ms())
+            self._streams.extend(sent.address, (self.throttles.total_ms - before_ms) / 1_000)
         if self._config.acks is RequiredAcks.NONE:
             for batch in sent.batches:
                 self._accumulator.complete(batch, None, None)

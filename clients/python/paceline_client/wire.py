@@ -60,6 +60,8 @@ class FetchAnswer:
     partitions: list[FetchedPartition]
     data: bytes
     """The response."""
+    throttle_ms: int = 0
+    """Pause before the next fetch from this broker."""
 
 
 def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProducePiece]) -> bytes:
@@ -94,8 +96,9 @@ def decode_fetch_answer(data: bytes, copy: bool = True) -> FetchAnswer:
     """
     try:
         rest, parts = split_list(data, FetchResponse.PARTITIONS_FIELD_NUMBER)
-        session_id = FetchResponse.FromString(rest).session_id
-        return FetchAnswer(session_id, [_decode_partition(data, start, end, copy) for start, end in parts], data)
+        head = FetchResponse.FromString(rest)
+        partitions = [_decode_partition(data, start, end, copy) for start, end in parts]
+        return FetchAnswer(head.session_id, partitions, data, head.throttle_ms)
     except (ValueError, DecodeError, InvalidRequestError) as error:
         raise CorruptMessageError(f"the fetch response cannot be decoded: {error}") from error
 

@@ -69,6 +69,8 @@ class RangeFetcher:
         self._times_missing: dict[str, int] = {}
         self._stopped = threading.Event()
         self._call: Any = None
+        self._resume_s = 0.0
+        """End of the pause that a broker has requested, because the caller is above a quota."""
 
     def next_index(self) -> BatchIndex | None:
         """Return the batches of the next response; None after the end of every range, or after `stop`.
@@ -78,7 +80,7 @@ class RangeFetcher:
             CorruptMessageError: the batches of a response are malformed.
             PacelineError: there was no progress within the poll timeout; the error of the last attempt.
         """
-        if not self._cursors or self._stopped.is_set():
+        if not self._cursors or self._stopped.wait(max(0.0, self._resume_s - time.monotonic())):
             return None
         return call_with_retry(
             self._policy,
@@ -103,6 +105,7 @@ class RangeFetcher:
             return None
         address, asked = self._next_request()
         answer = self._fetch(address, asked, min(FETCH_TIMEOUT_S, max(until - time.monotonic(), 0.001)))
+        self._resume_s = time.monotonic() + answer.throttle_ms / 1_000
         before = [cursor.position for cursor in asked]
         index, failure = self._take_in(asked, answer)
         self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]

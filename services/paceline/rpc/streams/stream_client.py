@@ -108,6 +108,13 @@ class StreamClient:
                 idle.call.cancel()
                 self._idle = None
 
+    def extend(self, more_s: float) -> None:
+        """Move the deadline of every request without a response."""
+        with self._lock:
+            if self._stream is not None:
+                waiting = self._stream.waiting
+                self._stream.waiting = deque((until_s + more_s, done, size) for until_s, done, size in waiting)
+
     def interrupt(self) -> None:
         """End the stream if a request waits for its response; the next request opens another stream."""
         with self._lock:
