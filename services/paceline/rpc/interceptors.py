@@ -31,6 +31,7 @@ HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 HEALTH_WATCH: Final = "/grpc.health.v1.Health/Watch"
 
 LOG = logging.getLogger("paceline.rpc")
+_PAUSED: Final = object()
 
 
 RequestObserver = Callable[[str, float, str | None], None]
@@ -153,10 +154,11 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             begin = time.perf_counter()
             try:
                 caller = self._guard.admit(method, context)
+                quota = current_call().quota
 
                 async def checked(request: bytes, of: Any) -> Any:
                     self._guard.check(method, caller, request, of)
-                    return await answer(request, of)
+                    return await quota.timed(answer(request, of))
 
                 await self.streams.serve(checked, context, measured)
             except BaseException as failure:
@@ -172,13 +174,15 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             begin, request = time.perf_counter(), None
             try:
                 caller = self._guard.admit(method, context)
+                quota = current_call().quota
                 with calls:
                     # Payloads, which are not parsed here, take little time.
                     request = await self._received(context, takes_turns=is_parsed)
                     begin = time.perf_counter()
                     request = parse(request)
                     self._guard.check(method, caller, request, context)
-                    response = await (authorized(inner, request, context) if is_parsed else inner(request, context))
+                    work = authorized(inner, request, context) if is_parsed else inner(request, context)
+                    response = await quota.timed(work)
             except BaseException as failure:
                 request = None  # gRPC keeps this frame, with the exception, until the garbage collector runs
                 await self._abort(method, begin, failure, context)
@@ -211,7 +215,17 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return handle
 
     async def _received(self, context: Any, takes_turns: bool) -> Any:
-        request = await self._limiter.receive(context.read, context.peer(), takes_turns=takes_turns)
+        caller, quota = current_caller(), current_call().quota
+        key = context.peer() if caller.identity is None else caller.principal
+
+        async def read() -> Any:
+            # Another call of this caller may have exceeded the quota while this call waited for its place.
+            return _PAUSED if quota.pause_ms() else await context.read()
+
+        request: Any = _PAUSED
+        while request is _PAUSED:
+            await quota.hold()
+            request = await self._limiter.receive(read, key, takes_turns=takes_turns)
         if request is grpc.aio.EOF:
             # The client has disconnected, or it has closed the call without sending a request.
             with contextlib.suppress(grpc.aio.InternalError):

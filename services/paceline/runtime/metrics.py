@@ -111,6 +111,7 @@ FAMILIES: Final = {
     "topic_reassignment_bytes_in_total": (("topic",), "Bytes copied by replicas that a reassignment adds"),
     "topic_reassignment_bytes_out_total": (("topic",), "Bytes answered to replicas that a reassignment adds"),
     "topic_invalid_crc_total": (("topic",), "Batches of producers whose checksum did not match"),
+    "client_throttle_seconds_total": (("user", "quota"), "Time for which callers above a quota were told to wait"),
     "partition_under_replicated": (("topic", "partition"), "1 where led here with too small an in-sync set"),
     "partition_in_sync_replicas": (("topic", "partition"), "In-sync replicas, where led here"),
     "partition_under_min_isr": (("topic", "partition"), "1 where led here and below min.insync.replicas"),

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from paceline import __version__
 from paceline.coordination.access_lists import AccessListReader
+from paceline.coordination.client_quotas import QuotaReader
 from paceline.coordination.errors import CoordinationError, SessionLostError
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import ZooKeeper
@@ -25,6 +26,7 @@ from paceline.model.acls import AccessRules
 from paceline.model.control import Endpoint, LiveBroker
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.node_description import NodeDescription, NodeListener
+from paceline.model.quotas import ClientQuotas
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.retry import wait_until
@@ -60,10 +62,13 @@ class NodeProcess(ABC):
         self._metrics = Metrics()
         self._hub = WatchHub(secrets.token_hex(6))
         self._security = open_transport_security(settings.security, role)
+        keys = settings.keys
+        self._security.quotas = ClientQuotas((keys.quota_window_num - 1) * keys.quota_window_size_seconds)
         self._state_changes = StateChangeWriter()
         self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._zookeeper: MeasuredZooKeeper | None = None
         self._access_lists: AccessListReader | None = None
+        self._quota_reader: QuotaReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._began_s = time.monotonic()
         self._was_ready = False
@@ -173,6 +178,11 @@ class NodeProcess(ABC):
         assert self._zookeeper is not None
         return await run_flow(PatientZooKeeper(self._zookeeper), self._scheduler, flow, timeout_s)
 
+    def _throttled(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Return the throttle times of clients, as label families."""
+        found = self._security.quotas.throttled_ms
+        return {"client_throttle_seconds_total": {labels: ms / 1_000 for labels, ms in found.items()}}
+
     def _client_addresses(self) -> list[str]:
         endpoints = (broker.endpoint("CLIENT") for broker in self._live_brokers())
         return [endpoint.address for endpoint in endpoints if endpoint is not None]
@@ -226,14 +236,15 @@ class NodeProcess(ABC):
         )
 
     def _measured_zookeeper(self) -> ZooKeeper:
-        """Return the node's client, whose session also reads the access lists unless they are ignored."""
+        """Return the node's client, whose session also reads quotas, and access lists unless they are ignored."""
         zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         self._zookeeper = zookeeper
-        if self._security.authorizer.mode is Mode.OFF:
-            return zookeeper
         rng = random.Random(os.urandom(16))
-        self._access_lists = AccessListReader(zookeeper, self._scheduler, rng, self._rules_read)
-        return self._access_lists
+        inner: ZooKeeper = zookeeper
+        if self._security.authorizer.mode is not Mode.OFF:
+            inner = self._access_lists = AccessListReader(zookeeper, self._scheduler, rng, self._rules_read)
+        self._quota_reader = QuotaReader(inner, self._scheduler, rng, self._security.quotas.use)
+        return self._quota_reader
 
     def _rules_read(self, rules: AccessRules) -> None:
         authorizer = self._security.authorizer

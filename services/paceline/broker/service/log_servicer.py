@@ -35,6 +35,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.quotas import CONSUMER, PRODUCER
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import wire
@@ -131,6 +132,7 @@ class LogServicer:
         core = self._core.get()
         producer = context.peer()
         rules = current_call()
+        rules.quota.charge(PRODUCER, len(request))
         call = wire.parse_produce(request)
         acks = produce.acks_from_proto(call.acks)
         timeout_ms = wait_within_deadline(produce.timeout_from_proto(call.timeout_ms), context)
@@ -143,7 +145,7 @@ class LogServicer:
             del request, call  # a request that waits for replication must not keep its batches in memory
             if acks is RequiredAcks.NONE:
                 core.produce(acks, timeout_ms, data, _drop)
-                return b""
+                return pb.ProduceResponse(throttle_ms=rules.quota.pause_ms()).SerializeToString()
 
             def append(reply: Callable[[list[ProduceResult]], None]) -> Cancel | None:
                 try:
@@ -155,7 +157,8 @@ class LogServicer:
         for index, result in refused:
             results.insert(index, result)
         answer = pb.ProduceResponse(
-            partitions=[produce.produce_result_to_proto(result, self._listener.address_of) for result in results]
+            partitions=[produce.produce_result_to_proto(result, self._listener.address_of) for result in results],
+            throttle_ms=rules.quota.pause_ms(),
         )
         return answer.SerializeToString()
 
@@ -196,13 +199,18 @@ class LogServicer:
         """Read records."""
         rules = current_call()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
-        wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
+        wanted.max_bytes = rules.quota.most_bytes(min(wanted.max_bytes, self._answers.room_bytes(context)))
         wanted.proof_timeout_ms = wait_within_deadline(max(wanted.max_wait_ms, produce.DEFAULT_TIMEOUT_MS), context)
         wanted.max_wait_ms = min(wanted.max_wait_ms, wanted.proof_timeout_ms)
         response = await self._read_allowed(wanted, context, rules)
         if structured:
-            return (await self._structured(wanted, response, context)).SerializeToString()
-        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+            answer = (await self._structured(wanted, response, context)).SerializeToString()
+        else:
+            answer = wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+        rules.quota.charge(CONSUMER, len(answer))
+        pause_ms = rules.quota.pause_ms()
+        # The encoding of a message can be continued with further fields.
+        return answer + pb.FetchResponse(throttle_ms=pause_ms).SerializeToString() if pause_ms else answer
 
     async def _read_allowed(self, wanted: FetchRequest, context: Any, rules: Call) -> FetchResponse:
         """Read the partitions whose topics the caller may read; the others have an error in the response.

@@ -366,6 +366,7 @@ class BrokerProcess(NodeProcess):
             **label_families_of(node.replica_manager, limit),
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
             **node_families(self.describe_node()),
+            **self._throttled(),
             "group_lag_records": group_lags_of(node.replica_manager, node.groups, limit),
             "groups": groups.by_state,
             "group_limit_used": groups.largest,

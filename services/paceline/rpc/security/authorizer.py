@@ -41,6 +41,7 @@ from paceline.model.errors import (
     TransactionalIdAuthorizationError,
 )
 from paceline.model.identity import ANONYMOUS, Identity
+from paceline.rpc.admission.caller_quota import NO_QUOTA, CallerQuota
 from paceline.rpc.security.audit_log import CHANGED, DENIED, WOULD_DENY, AuditLine, AuditLog, value
 from paceline.rpc.security.rpc_needs import Need, Row
 
@@ -171,6 +172,7 @@ class Call:
     row: Row | None = None
     exempt: Verdict | None = _OFF
     """Why the rules do not apply; None when they do."""
+    quota: CallerQuota = NO_QUOTA
     _granted: dict[Key, None] = field(default_factory=dict)
     _generation: int = 0
     _lost: Key | None = None

@@ -10,11 +10,14 @@ from typing import Any, Final, Protocol
 
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError
 from paceline.model.identity import PRINCIPAL_KEY, Identity, InvalidIdentityError, Role
+from paceline.model.quotas import ClientQuotas
+from paceline.rpc.admission.caller_quota import CallerQuota, client_id_of
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
 from paceline.rpc.security.audit_log import DENIED, AuditLine
 from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
+_CLIENT_PACKAGE: Final = "/paceline.v1."
 _SPIFFE_ID: Final = "peer_spiffe_id"
 _CERTIFICATE: Final = "x509_pem_cert"
 _PUBLIC_PACKAGE: Final = "/paceline."
@@ -50,6 +53,7 @@ class Guard:
         anonymous_is_super: whether callers without an identity have `Caller.is_super`, as in a cluster without TLS.
         authorizer: decides by access lists, and has the audit log and the revoked certificates.
         serial_number_of: returns the serial number of a certificate in PEM, as in `Authorizer.revoked`.
+        quotas: of the clients; nodes of the cluster have none.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class Guard:
         anonymous_is_super: bool = True,
         authorizer: Authorizer | None = None,
         serial_number_of: Callable[[bytes], str] = lambda _pem: "",
+        quotas: ClientQuotas | None = None,
     ) -> None:
+        self._quotas = quotas or ClientQuotas()
         self._listener = listener
         self._cluster = cluster
         self._client_auth = client_auth
@@ -107,6 +113,8 @@ class Guard:
                     raise self._denied(method, caller, context, "the method is not in the table of RPCs")
                 if authorizer.rules is None and method.startswith(_PUBLIC_PACKAGE):
                     raise BrokerNotAvailableError("the access lists have not been read yet")
+        if method.startswith(_CLIENT_PACKAGE) and not caller.is_node:
+            call.quota = CallerQuota(self._quotas, caller.principal, client_id_of(context), method)
         current.set(call)
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.model.identity import Identity, Role
+from paceline.model.quotas import ClientQuotas
 from paceline.model.tls import ListenerSecurity, TlsFiles
 from paceline.rpc.security.authorizer import Authorizer
 from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
@@ -37,6 +38,8 @@ class TransportSecurity:
         self._credentials: dict[TlsFiles, TlsCredentials] = {}
         self.authorizer = Authorizer()
         """Decides for every listener of this process; replaced before `guard` is called."""
+        self.quotas = ClientQuotas()
+        """Of the callers of every listener of this process; replaced before `guard` is called."""
         self.identity: Identity | None = None
         """Identity of this process, None when every listener is PLAINTEXT."""
         for listener in listeners.values():
@@ -89,16 +92,11 @@ class TransportSecurity:
         found = self._listeners.get(listener)
         is_secure = self.credentials("CONTROL") is not None
         if found is None or found.tls is None or self.identity is None:
-            return Guard(listener, anonymous_is_super=not is_secure, authorizer=self.authorizer)
+            return Guard(listener, anonymous_is_super=not is_secure, authorizer=self.authorizer, quotas=self.quotas)
         return Guard(
-            listener,
-            self.identity.cluster,
-            found.client_auth,
-            self._super_users,
-            not is_secure,
-            self.authorizer,
-            self._serial_number_of,
-        )
+            listener, self.identity.cluster, found.client_auth, self._super_users, not is_secure, self.authorizer,
+            self._serial_number_of, self.quotas,
+        )  # fmt: skip
 
 
 PLAINTEXT = TransportSecurity({}, (), Identity.parse, bytes.decode)  # type: ignore[arg-type]

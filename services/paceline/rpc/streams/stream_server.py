@@ -252,7 +252,11 @@ class _Stream:
         """Receive requests and start their handlers in order; return when the client has received all responses."""
         sent: Wait | None = None
         try:
-            while not self._streams.is_ending and (message := await self._context.read()) is not grpc.aio.EOF:
+            while not self._streams.is_ending:
+                await self._call.quota.hold()
+                message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    break
                 request = StreamRequest(self._context)
                 self._under_way.append(request)
                 request.run(self._respond(message, request, sent))

@@ -65,6 +65,10 @@ class CommonKeys(ProcessKeys):
     cluster_events_topic_replication_factor: int = key(
         3, "replicas", "replicas of __cluster_events, which is created when as many brokers are live", ge=1, le=32_767
     )
+    quota_window_num: int = key(
+        11, "samples", "a client may use its quota of so many windows, less one, at once", ge=2, le=1_000
+    )
+    quota_window_size_seconds: int = key(1, "s", "length of a window", ge=1, le=3_600)
     state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
 
 
