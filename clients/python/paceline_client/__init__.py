@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from paceline_client.admin_log_dirs import ReplicaOnDisk as ReplicaOnDisk
     from paceline_client.admin_partitions import AwaitedReplica as AwaitedReplica
     from paceline_client.admin_partitions import Reassignment as Reassignment
+    from paceline_client.admin_quotas import Quota as Quota
     from paceline_client.admin_records import DeletedRecords as DeletedRecords
     from paceline_client.admin_watch import EventGap as EventGap
     from paceline_client.admin_watch import WatchedEvents as WatchedEvents
@@ -97,6 +98,7 @@ _MODULES = {
     "paceline_client.admin_groups": "GroupDescription GroupListing GroupResult MemberDescription",
     "paceline_client.admin_log_dirs": "BrokerLogDirs LogDirDescription LogDirSpace ReplicaLogDirResult ReplicaOnDisk",
     "paceline_client.admin_partitions": "AwaitedReplica Reassignment",
+    "paceline_client.admin_quotas": "Quota",
     "paceline_client.admin_records": "DeletedRecords",
     "paceline_client.admin_watch": "EventGap WatchedEvents",
     "paceline_client.aio.admin": "AsyncAdmin",

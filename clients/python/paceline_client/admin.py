@@ -1,9 +1,9 @@
 """`Admin`: administration of a cluster.
 
 This module has topics, cluster and replica descriptions; `admin_partitions.py` has partitions, reassignments and
-elections, `admin_configs.py` configuration, `admin_acls.py` access rules, `admin_log_dirs.py` log directories,
-`admin_digests.py` digests of stored records, `admin_watch.py` event streams, `admin_connection.py` the choice of
-server and retries.
+elections, `admin_configs.py` configuration, `admin_acls.py` access rules, `admin_quotas.py` quotas,
+`admin_log_dirs.py` log directories, `admin_digests.py` digests of stored records, `admin_watch.py` event streams,
+`admin_connection.py` the choice of server and retries.
 """
 
 import contextlib
@@ -53,6 +53,7 @@ from paceline_client.admin_digests import DigestAdmin
 from paceline_client.admin_groups import GroupAdmin
 from paceline_client.admin_log_dirs import LogDirAdmin
 from paceline_client.admin_partitions import PartitionAdmin
+from paceline_client.admin_quotas import QuotaAdmin
 from paceline_client.admin_records import RecordAdmin
 from paceline_client.admin_watch import WatchAdmin
 from paceline_client.errors import sendable
@@ -106,7 +107,9 @@ class PartitionReplicasDescription:
     error: PacelineError | None = None
 
 
-class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin):
+class Admin(
+    AclAdmin, QuotaAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, DigestAdmin, WatchAdmin
+):
     """Administration client. Thread-safe; close it, or use it with ``with``.
 
     A call without a response after two seconds logs the cause of the wait, from a thread that ends with the call.
@@ -144,7 +147,7 @@ class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogD
                 topics=[_wire_topic(topic) for topic in _new_topics(topics)],
                 validate_only=validate_only,
             )
-        answer = self._change("CreateTopics", request, timeout_ms)
+        answered = self._change_topics("CreateTopics", request, timeout_ms)
         results = [
             TopicResult(
                 each.name,
@@ -152,7 +155,7 @@ class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogD
                 each.topic_id,
                 tuple(tuple(assigned.broker_ids) for assigned in each.assignments),
             )
-            for each in answer.topics
+            for each in answered
         ]
         return checked(results, raise_errors)
 
@@ -168,10 +171,10 @@ class Admin(AclAdmin, PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogD
         """
         with sendable():
             request = DeleteTopicsRequest(topics=names_in(topics))
-        answer = self._change("DeleteTopics", request, timeout_ms)
+        answered = self._change_topics("DeleteTopics", request, timeout_ms)
         results = [
             TopicResult(each.name, _topic_error(each.name, each.error) if each.HasField("error") else None)
-            for each in answer.topics
+            for each in answered
         ]
         return checked(results, raise_errors)
 

@@ -33,8 +33,10 @@ from paceline.v1.metadata_service_pb2 import (
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.addresses import ZOOKEEPER_PORT, advised, by_cause, parse_bootstrap
+from paceline_client.clock import monotonic_ms
 from paceline_client.connections import Connections
 from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError, sendable
+from paceline_client.throttle import Throttles
 from paceline_client.wait_notice import Wait, wait_notice
 
 T = TypeVar("T")
@@ -42,6 +44,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DESCRIBE_TIMEOUT_MS: Final = 15_000
 ONE_CALL_S: Final = 5.0
+_QUOTA_EXCEEDED: Final = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 _MAX_TIME_SHARES: Final = 3
 """The remaining time is divided by at most this number; if more addresses hang, later addresses get less time."""
 _ADMIN_GRACE_S: Final = 2.0
@@ -86,6 +89,7 @@ class AdminConnection:
         else:
             self._channels = ChannelCache(tls=client_credentials(tls))
         self._controller = self._last_known = self._contacts = ""
+        self._throttles = Throttles()
         self._known: list[str] = []
         self._closed = False
 
@@ -166,6 +170,35 @@ class AdminConnection:
             lambda channel, left_s: getattr(AdminServiceStub(channel), method)(request, timeout=left_s),
             request.timeout_ms,
         )
+
+    def _change_topics(self, method: str, request: Any, timeout_ms: int | None) -> list[Any]:
+        """Send a request that creates or deletes partitions; return its results by topic.
+
+        Topics that the caller's quota refuses are sent again after the pause, as long as the time is enough.
+        """
+        deadline_ms = monotonic_ms() + (self._timeout_ms if timeout_ms is None else timeout_ms)
+        results: dict[str, Any] = {}
+        while True:
+            left_ms = deadline_ms - monotonic_ms()
+            pause_ms = self._throttles.left_ms("", monotonic_ms())
+            if pause_ms < left_ms:
+                time.sleep(pause_ms / 1_000)
+            elif results:
+                return list(results.values())
+            answer = self._change(method, request, max(left_ms - pause_ms, 1) if timeout_ms != 0 else 0)
+            self._throttles.note("", answer.throttle_ms, monotonic_ms())
+            results.update((each.name, each) for each in answer.topics)
+            refused = {each.name for each in answer.topics if int(each.error.code) == _QUOTA_EXCEEDED}
+            if not refused:
+                return list(results.values())
+            again = [one for one in request.topics if (one if isinstance(one, str) else one.name) in refused]
+            del request.topics[:]
+            request.topics.extend(again)
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """Time for which controllers have asked this client to wait, because it was above a quota."""
+        return self._throttles.total_ms
 
     def _list(self, method: str, request: Any, timeout_ms: int | None, entries: str) -> Any:
         """Send a request of `AdminService` that only reads to the active controller; merge the pages of ``entries``."""

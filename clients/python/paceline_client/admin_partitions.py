@@ -97,7 +97,7 @@ class PartitionAdmin(AdminConnection):
                 ],
                 validate_only=validate_only,
             )
-        answer = self._change("CreatePartitions", request, timeout_ms)
+        answered = self._change_topics("CreatePartitions", request, timeout_ms)
         results = [
             NewPartitionsResult(
                 each.name,
@@ -105,7 +105,7 @@ class PartitionAdmin(AdminConnection):
                 each.first_partition,
                 tuple(tuple(assigned.broker_ids) for assigned in each.assignments),
             )
-            for each in answer.topics
+            for each in answered
         ]
         return checked(results, raise_errors)
 

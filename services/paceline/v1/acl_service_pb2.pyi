@@ -453,3 +453,190 @@ class RevokedCertificate(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["principal", b"principal", "serial_number", b"serial_number"]) -> None: ...
 
 global___RevokedCertificate = RevokedCertificate
+
+@typing.final
+class QuotaEntity(google.protobuf.message.Message):
+    """QuotaEntity is a user, a client id, or both, in which case each such pair has a quota of its own."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    user: builtins.str
+    """Name of a user, "alice" for "User:alice"; "<default>" for users without a quota of their own; absent for a client id."""
+    client_id: builtins.str
+    """Client id, which is the caller's user agent before that of its gRPC library; "<default>" for the others; absent for a
+    user.
+    """
+    def __init__(
+        self,
+        *,
+        user: builtins.str | None = ...,
+        client_id: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "user", b"user"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_client_id", b"_client_id", "_user", b"_user", "client_id", b"client_id", "user", b"user"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_client_id", b"_client_id"]) -> typing.Literal["client_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_user", b"_user"]) -> typing.Literal["user"] | None: ...
+
+global___QuotaEntity = QuotaEntity
+
+@typing.final
+class ClientQuota(google.protobuf.message.Message):
+    """ClientQuota holds the quotas of an entity."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ValuesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ENTITY_FIELD_NUMBER: builtins.int
+    VALUES_FIELD_NUMBER: builtins.int
+    @property
+    def entity(self) -> global___QuotaEntity:
+        """The entity."""
+
+    @property
+    def values(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """The values by key: "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"."""
+
+    def __init__(
+        self,
+        *,
+        entity: global___QuotaEntity | None = ...,
+        values: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["entity", b"entity"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["entity", b"entity", "values", b"values"]) -> None: ...
+
+global___ClientQuota = ClientQuota
+
+@typing.final
+class QuotaChange(google.protobuf.message.Message):
+    """QuotaChange sets or removes one quota."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTITY_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key."""
+    value: builtins.float
+    """The new value, above 0, whole for byte rates; absent removes the quota."""
+    @property
+    def entity(self) -> global___QuotaEntity:
+        """The entity."""
+
+    def __init__(
+        self,
+        *,
+        entity: global___QuotaEntity | None = ...,
+        key: builtins.str = ...,
+        value: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_value", b"_value", "entity", b"entity", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_value", b"_value", "entity", b"entity", "key", b"key", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_value", b"_value"]) -> typing.Literal["value"] | None: ...
+
+global___QuotaChange = QuotaChange
+
+@typing.final
+class AlterClientQuotasRequest(google.protobuf.message.Message):
+    """Quotas to set and to remove."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: builtins.int
+    @property
+    def changes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuotaChange]:
+        """The changes, at most 10,000; an entity and a key at most once."""
+
+    def __init__(
+        self,
+        *,
+        changes: collections.abc.Iterable[global___QuotaChange] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["changes", b"changes"]) -> None: ...
+
+global___AlterClientQuotasRequest = AlterClientQuotasRequest
+
+@typing.final
+class AlterClientQuotasResponse(google.protobuf.message.Message):
+    """AlterClientQuotasResponse has no fields: an error is the status of the call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___AlterClientQuotasResponse = AlterClientQuotasResponse
+
+@typing.final
+class DescribeClientQuotasRequest(google.protobuf.message.Message):
+    """Quotas to list."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """Maximum entities per page; 0 lets the server choose. A page also ends at about 1 MiB."""
+    page_token: builtins.str
+    """next_page_token of the previous page, with the same filter; empty for the first page."""
+    @property
+    def filter(self) -> global___QuotaEntity:
+        """A user or a client id selects the quotas that name it; absent selects all."""
+
+    def __init__(
+        self,
+        *,
+        filter: global___QuotaEntity | None = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["filter", b"filter"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___DescribeClientQuotasRequest = DescribeClientQuotasRequest
+
+@typing.final
+class DescribeClientQuotasResponse(google.protobuf.message.Message):
+    """A page of quotas."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty on the last page."""
+    @property
+    def quotas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ClientQuota]:
+        """The quotas."""
+
+    def __init__(
+        self,
+        *,
+        quotas: collections.abc.Iterable[global___ClientQuota] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next_page_token", b"next_page_token", "quotas", b"quotas"]) -> None: ...
+
+global___DescribeClientQuotasResponse = DescribeClientQuotasResponse

@@ -6,8 +6,8 @@ from paceline.v1 import acl_service_pb2 as paceline_dot_v1_dot_acl__service__pb2
 
 
 class AclServiceStub(object):
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -57,11 +57,21 @@ class AclServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.FromString,
                 )
+        self.AlterClientQuotas = channel.unary_unary(
+                '/paceline.v1.AclService/AlterClientQuotas',
+                request_serializer=paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasResponse.FromString,
+                )
+        self.DescribeClientQuotas = channel.unary_unary(
+                '/paceline.v1.AclService/DescribeClientQuotas',
+                request_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasResponse.FromString,
+                )
 
 
 class AclServiceServicer(object):
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -124,6 +134,21 @@ class AclServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterClientQuotas(self, request, context):
+        """AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+        may have been changed: the same call may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeClientQuotas(self, request, context):
+        """DescribeClientQuotas lists quotas, sorted by user and client id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AclServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -167,6 +192,16 @@ def add_AclServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.SerializeToString,
             ),
+            'AlterClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterClientQuotas,
+                    request_deserializer=paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasResponse.SerializeToString,
+            ),
+            'DescribeClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeClientQuotas,
+                    request_deserializer=paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'paceline.v1.AclService', rpc_method_handlers)
@@ -175,8 +210,8 @@ def add_AclServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AclService(object):
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -313,5 +348,39 @@ class AclService(object):
         return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/DescribeRevokedCertificates',
             paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesRequest.SerializeToString,
             paceline_dot_v1_dot_acl__service__pb2.DescribeRevokedCertificatesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def AlterClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/AlterClientQuotas',
+            paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasRequest.SerializeToString,
+            paceline_dot_v1_dot_acl__service__pb2.AlterClientQuotasResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/paceline.v1.AclService/DescribeClientQuotas',
+            paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasRequest.SerializeToString,
+            paceline_dot_v1_dot_acl__service__pb2.DescribeClientQuotasResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

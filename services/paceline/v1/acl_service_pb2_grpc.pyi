@@ -18,8 +18,8 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class AclServiceStub:
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -77,9 +77,23 @@ class AclServiceStub:
     ]
     """DescribeRevokedCertificates lists the withdrawn certificates."""
 
+    AlterClientQuotas: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.AlterClientQuotasRequest,
+        paceline.v1.acl_service_pb2.AlterClientQuotasResponse,
+    ]
+    """AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+    may have been changed: the same call may be repeated.
+    """
+
+    DescribeClientQuotas: grpc.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.DescribeClientQuotasRequest,
+        paceline.v1.acl_service_pb2.DescribeClientQuotasResponse,
+    ]
+    """DescribeClientQuotas lists quotas, sorted by user and client id."""
+
 class AclServiceAsyncStub:
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -136,9 +150,23 @@ class AclServiceAsyncStub:
     ]
     """DescribeRevokedCertificates lists the withdrawn certificates."""
 
+    AlterClientQuotas: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.AlterClientQuotasRequest,
+        paceline.v1.acl_service_pb2.AlterClientQuotasResponse,
+    ]
+    """AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+    may have been changed: the same call may be repeated.
+    """
+
+    DescribeClientQuotas: grpc.aio.UnaryUnaryMultiCallable[
+        paceline.v1.acl_service_pb2.DescribeClientQuotasRequest,
+        paceline.v1.acl_service_pb2.DescribeClientQuotasResponse,
+    ]
+    """DescribeClientQuotas lists quotas, sorted by user and client id."""
+
 class AclServiceServicer(metaclass=abc.ABCMeta):
-    """AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-    standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+    """AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+    controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
     resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
     """
 
@@ -210,5 +238,23 @@ class AclServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.DescribeRevokedCertificatesResponse]]:
         """DescribeRevokedCertificates lists the withdrawn certificates."""
+
+    @abc.abstractmethod
+    def AlterClientQuotas(
+        self,
+        request: paceline.v1.acl_service_pb2.AlterClientQuotasRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.acl_service_pb2.AlterClientQuotasResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.AlterClientQuotasResponse]]:
+        """AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+        may have been changed: the same call may be repeated.
+        """
+
+    @abc.abstractmethod
+    def DescribeClientQuotas(
+        self,
+        request: paceline.v1.acl_service_pb2.DescribeClientQuotasRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[paceline.v1.acl_service_pb2.DescribeClientQuotasResponse, collections.abc.Awaitable[paceline.v1.acl_service_pb2.DescribeClientQuotasResponse]]:
+        """DescribeClientQuotas lists quotas, sorted by user and client id."""
 
 def add_AclServiceServicer_to_server(servicer: AclServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1,6 +1,5 @@
-"""AclService: list and change access rules, and tell what they allow. Any controller serves it."""
+"""AclService: list and change access rules and quotas, and tell what the rules allow. Any controller serves it."""
 
-import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
@@ -8,8 +7,9 @@ from typing import Any, Final, TypeVar
 
 from paceline.controller.service.certificate_servicer import CertificateServicer
 from paceline.controller.service.metadata_servicer import NodeHandle
+from paceline.controller.service.quota_servicer import alter_client_quotas, describe_client_quotas
+from paceline.controller.service.zookeeper_writes import written
 from paceline.coordination.access_lists import AccessListReader, AclChange
-from paceline.coordination.errors import SessionLostError
 from paceline.model.acls import (
     ANY,
     AccessRules,
@@ -28,16 +28,13 @@ from paceline.model.errors import (
     ErrorCode,
     InvalidRequestError,
     PacelineError,
-    RequestTimedOutError,
 )
 from paceline.rpc.convert import common
-from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import page_in_request_order
 from paceline.rpc.security.authorizer import Call, Mode, current_call
 from paceline.v1 import acl_service_pb2 as pb
 
 MAX_ACLS: Final = 10_000
-_TIMEOUT_MS: Final = 30_000
 _NAMES: Final[dict[str, type[StrEnum]]] = {
     "resource_type": ResourceType,
     "pattern_type": PatternType,
@@ -51,7 +48,7 @@ New = Callable[[tuple[AclEntry, ...]], tuple[AclEntry, ...]]
 
 
 class AclServicer(CertificateServicer):
-    """Serves access rules on one listener."""
+    """Serves access rules and quotas on one listener."""
 
     def __init__(self, handle: NodeHandle) -> None:
         super().__init__(handle)
@@ -120,6 +117,18 @@ class AclServicer(CertificateServicer):
         is_super = authorizer.exemption(principal) is not None
         return pb.WhoAmIResponse(principal=principal, host=call.host, super_user=is_super, mode=authorizer.mode)
 
+    async def AlterClientQuotas(  # noqa: N802
+        self, request: pb.AlterClientQuotasRequest, context: Any
+    ) -> pb.AlterClientQuotasResponse:
+        """Set and remove quotas, or none if a change is invalid."""
+        return await alter_client_quotas(self._handle.quotas, request, context)
+
+    async def DescribeClientQuotas(  # noqa: N802
+        self, request: pb.DescribeClientQuotasRequest, context: Any
+    ) -> pb.DescribeClientQuotasResponse:
+        """Return a page of the quotas that the filter selects."""
+        return describe_client_quotas(self._handle.quotas, request)
+
     def _lists(self) -> AccessListReader:
         if current_call().authorizer.mode is Mode.OFF:
             raise InvalidRequestError("authorizer.mode is off: this cluster has no access lists")
@@ -136,31 +145,8 @@ class AclServicer(CertificateServicer):
 
 
 async def _change(lists: AccessListReader, resource: ResourcePattern, new: New, context: Any) -> AclChange:
-    """Change the rules on one resource, and write the change to the audit log.
-
-    Raises:
-        PacelineError: the change was refused.
-        RequestTimedOutError: ZooKeeper has not answered; the change may still be made.
-    """
-    done: asyncio.Future[AclChange | Exception] = asyncio.get_running_loop().create_future()
-    call = current_call()
-
-    def written(answer: AclChange | Exception) -> None:
-        # Also when the caller has disconnected meanwhile, or waits no longer.
-        _audit(call, resource, answer)
-        if not done.done():
-            done.set_result(answer)
-
-    lists.change(resource, new, written)
-    try:
-        answer = await asyncio.wait_for(done, wait_within_deadline(_TIMEOUT_MS, context) / 1000)
-    except TimeoutError:
-        raise RequestTimedOutError("ZooKeeper has not answered in time; the change may still be made") from None
-    if isinstance(answer, SessionLostError):
-        raise RequestTimedOutError(f"{answer}; the change may have been made") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    """Change the rules on one resource, and write the change to the audit log; for errors see `written`."""
+    return await written(partial(lists.change, resource, new), partial(_audit, current_call(), resource), context)
 
 
 def _audit(call: Call, resource: ResourcePattern, answer: AclChange | Exception) -> None:

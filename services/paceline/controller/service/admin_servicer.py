@@ -44,6 +44,7 @@ from paceline.controller.service.metadata_servicer import (
     NodeHandle,
     not_controller,
 )
+from paceline.controller.service.quota_servicer import within_mutation_quota
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.admin import NewPartitions, NewPartitionsResult, NewTopic, PartitionDescription, TopicResult
@@ -89,8 +90,11 @@ CONFIG_OPERATIONS: Final = _by_number(admin_pb.ConfigOperation, "CONFIG_OPERATIO
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """Serves the administrative requests of one listener."""
 
-    def __init__(self, handle: NodeHandle, listener: str, tls: TlsCredentials | None = None) -> None:
+    def __init__(
+        self, handle: NodeHandle, listener: str, tls: TlsCredentials | None = None, num_partitions: int = 1
+    ) -> None:
         self._handle = handle
+        self._num_partitions = num_partitions
         self._listener = listener
         self._tls = tls
 
@@ -99,13 +103,18 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.CreateTopicsResponse:
         topics = tuple(_new_topic(topic) for topic in common.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        results = await self._ask(
-            partial(CreateTopics, topics, timeout_ms, request.validate_only),
-            timeout_ms,
-            ANSWER_GRACE_MS,
+        default = self._num_partitions
+        sizes = [len(one.assignments) or (default if one.partitions is None else one.partitions) for one in topics]
+        results, throttle_ms = await within_mutation_quota(
+            topics,
+            self._charged(sizes, request.validate_only),
+            lambda allowed: self._ask(
+                partial(CreateTopics, allowed, timeout_ms, request.validate_only), timeout_ms, ANSWER_GRACE_MS
+            ),
+            lambda topic, error: TopicResult(topic.name, error),
         )
         return admin_pb.CreateTopicsResponse(
-            topics=[_created(admin_pb.CreateTopicResult, one, one.name) for one in results]
+            topics=[_created(admin_pb.CreateTopicResult, one, one.name) for one in results], throttle_ms=throttle_ms
         )
 
     async def DeleteTopics(  # noqa: N802
@@ -114,9 +123,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         names = tuple(common.bounded(request.topics, MAX_TOPICS, "topics"))
         self._note_old(names, lambda topic: {"topic_id": topic.topic_id, "partitions": len(topic.partitions)})
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
+        results, throttle_ms = await within_mutation_quota(
+            names,
+            self._charged(self._partition_counts(names)),
+            lambda allowed: self._ask(partial(DeleteTopics, allowed, timeout_ms), timeout_ms, ANSWER_GRACE_MS),
+            TopicResult,
+        )
         return admin_pb.DeleteTopicsResponse(
-            topics=[message_of(admin_pb.DeleteTopicResult, one, error=_topic_error(one)) for one in results]
+            topics=[message_of(admin_pb.DeleteTopicResult, one, error=_topic_error(one)) for one in results],
+            throttle_ms=throttle_ms,
         )
 
     async def CreatePartitions(  # noqa: N802
@@ -129,13 +144,20 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         )
         self._note_old([topic.topic for topic in topics], lambda topic: {"count": len(topic.partitions)})
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        results = await self._ask(
-            partial(CreatePartitions, topics, timeout_ms, request.validate_only),
-            timeout_ms,
-            ANSWER_GRACE_MS,
+        present = self._partition_counts([topic.topic for topic in topics])
+        results, throttle_ms = await within_mutation_quota(
+            topics,
+            self._charged(
+                [one.count - count for one, count in zip(topics, present, strict=True)], request.validate_only
+            ),
+            lambda allowed: self._ask(
+                partial(CreatePartitions, allowed, timeout_ms, request.validate_only), timeout_ms, ANSWER_GRACE_MS
+            ),
+            lambda topic, error: NewPartitionsResult(topic.topic, error),
         )
         return admin_pb.CreatePartitionsResponse(
-            topics=[_created(admin_pb.CreatePartitionsResult, one, one.topic) for one in results]
+            topics=[_created(admin_pb.CreatePartitionsResult, one, one.topic) for one in results],
+            throttle_ms=throttle_ms,
         )
 
     async def AlterPartitionReassignments(  # noqa: N802
@@ -258,6 +280,18 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         broker = self._live_brokers().get(request.broker_id)
         error = await retry_log_dir(broker, request, timeout_s, self._asking())
         return admin_pb.RetryLogDirResponse(error=error_to_proto(admin_pb.LogDirError, error))
+
+    def _charged(self, sizes: Iterable[int], validate_only: bool = False) -> list[int]:
+        """Return the partitions to charge for each topic: none for a check, and none on a standby, which answers so."""
+        counts = self._handle.get().is_active and not validate_only
+        return [max(0, size) if counts else 0 for size in sizes]
+
+    def _partition_counts(self, names: Sequence[str]) -> list[int]:
+        """Return the present number of partitions of each topic, 0 for an unknown one."""
+        node = self._handle.get()
+        return (
+            [len(node.describe_topics([name])[0].partitions) for name in names] if node.is_active else [0] * len(names)
+        )
 
     def _note_old(self, names: Iterable[str], shown: Callable[[TopicDescription], Any]) -> None:
         """Give the audit log what topics were before a change."""

@@ -15,6 +15,7 @@ from paceline.controller.events import ControlledShutdown, Request
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
 from paceline.coordination.access_lists import AccessListReader
+from paceline.coordination.client_quotas import QuotaReader
 from paceline.coordination.flow import Flow
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
@@ -61,6 +62,8 @@ class NodeHandle:
         """Reads and writes the access lists; None until the node exists, and if they are ignored."""
         self.on_session: Callable[[Flow[Any], float], Awaitable[Any]] | None = None
         """Runs a flow over the node's ZooKeeper session, within seconds; None until the node exists."""
+        self.quotas: QuotaReader | None = None
+        """Reads and writes the client quotas; None until the node exists."""
 
     def set_loaded(self, is_loaded: bool) -> None:
         """Set whether the node has loaded the cluster after its election; without a call it counts as loaded."""

@@ -81,7 +81,8 @@ class ControllerProcess(NodeProcess):
             on_active_change=self._handle.set_loaded,
             on_takeover=self._taken_over,
         )
-        self._handle.access_lists, self._handle.on_session = self._access_lists, self.on_session
+        self._handle.access_lists, self._handle.quotas = self._access_lists, self._quota_reader
+        self._handle.on_session = self.on_session
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected()
@@ -197,4 +198,5 @@ class ControllerProcess(NodeProcess):
             "controller_broker_queue_seconds_total": {(str(broker),): waited / 1000 for broker, _, _, waited in queues},
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
             **node_families(self.describe_node()),
+            **self._throttled(),
         }

@@ -49,7 +49,8 @@ class ControllerServers(NodeServers):
         super().__init__(settings, metrics, security)
 
     def _aio_server(self, name: str) -> AioRpcServer:
-        admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
+        keys = self._settings.keys
+        admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"), keys.num_partitions)
         acls = AclServicer(self._handle)
         node_id = self._settings.keys.controller_id
         metadata = MetadataServicer(self._handle, name, node_id, self._hub, self._describe_node)

@@ -149,6 +149,8 @@ RPC_NEEDS: Final[Mapping[str, Row]] = {
     f"{_ACL}RevokeCertificate": _on_cluster(Operation.ALTER, is_change=True),
     f"{_ACL}RestoreCertificate": _on_cluster(Operation.ALTER, is_change=True),
     f"{_ACL}DescribeRevokedCertificates": Row(note="the owners only with Describe on the cluster"),
+    f"{_ACL}AlterClientQuotas": _on_cluster(Operation.ALTER_CONFIGS),
+    f"{_ACL}DescribeClientQuotas": _on_cluster(Operation.DESCRIBE_CONFIGS),
     "/grpc.health.v1.Health/Check": Row(),
     "/grpc.health.v1.Health/Watch": Row(),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Row(),

@@ -1096,6 +1096,383 @@ func (x *RevokedCertificate) GetPrincipal() string {
 	return ""
 }
 
+// QuotaEntity is a user, a client id, or both, in which case each such pair has a quota of its own.
+type QuotaEntity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a user, "alice" for "User:alice"; "<default>" for users without a quota of their own; absent for a client id.
+	User *string `protobuf:"bytes,1,opt,name=user,proto3,oneof" json:"user,omitempty"`
+	// Client id, which is the caller's user agent before that of its gRPC library; "<default>" for the others; absent for a
+	// user.
+	ClientId      *string `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3,oneof" json:"client_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaEntity) Reset() {
+	*x = QuotaEntity{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaEntity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaEntity) ProtoMessage() {}
+
+func (x *QuotaEntity) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaEntity.ProtoReflect.Descriptor instead.
+func (*QuotaEntity) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *QuotaEntity) GetUser() string {
+	if x != nil && x.User != nil {
+		return *x.User
+	}
+	return ""
+}
+
+func (x *QuotaEntity) GetClientId() string {
+	if x != nil && x.ClientId != nil {
+		return *x.ClientId
+	}
+	return ""
+}
+
+// ClientQuota holds the quotas of an entity.
+type ClientQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entity.
+	Entity *QuotaEntity `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The values by key: "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate".
+	Values        map[string]float64 `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientQuota) Reset() {
+	*x = ClientQuota{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientQuota) ProtoMessage() {}
+
+func (x *ClientQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientQuota.ProtoReflect.Descriptor instead.
+func (*ClientQuota) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ClientQuota) GetEntity() *QuotaEntity {
+	if x != nil {
+		return x.Entity
+	}
+	return nil
+}
+
+func (x *ClientQuota) GetValues() map[string]float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+// QuotaChange sets or removes one quota.
+type QuotaChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entity.
+	Entity *QuotaEntity `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The key.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// The new value, above 0, whole for byte rates; absent removes the quota.
+	Value         *float64 `protobuf:"fixed64,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaChange) Reset() {
+	*x = QuotaChange{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaChange) ProtoMessage() {}
+
+func (x *QuotaChange) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaChange.ProtoReflect.Descriptor instead.
+func (*QuotaChange) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *QuotaChange) GetEntity() *QuotaEntity {
+	if x != nil {
+		return x.Entity
+	}
+	return nil
+}
+
+func (x *QuotaChange) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *QuotaChange) GetValue() float64 {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return 0
+}
+
+// Quotas to set and to remove.
+type AlterClientQuotasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The changes, at most 10,000; an entity and a key at most once.
+	Changes       []*QuotaChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterClientQuotasRequest) Reset() {
+	*x = AlterClientQuotasRequest{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterClientQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterClientQuotasRequest) ProtoMessage() {}
+
+func (x *AlterClientQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterClientQuotasRequest.ProtoReflect.Descriptor instead.
+func (*AlterClientQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AlterClientQuotasRequest) GetChanges() []*QuotaChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// AlterClientQuotasResponse has no fields: an error is the status of the call.
+type AlterClientQuotasResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterClientQuotasResponse) Reset() {
+	*x = AlterClientQuotasResponse{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterClientQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterClientQuotasResponse) ProtoMessage() {}
+
+func (x *AlterClientQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterClientQuotasResponse.ProtoReflect.Descriptor instead.
+func (*AlterClientQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{23}
+}
+
+// Quotas to list.
+type DescribeClientQuotasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A user or a client id selects the quotas that name it; absent selects all.
+	Filter *QuotaEntity `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Maximum entities per page; 0 lets the server choose. A page also ends at about 1 MiB.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filter; empty for the first page.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClientQuotasRequest) Reset() {
+	*x = DescribeClientQuotasRequest{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClientQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClientQuotasRequest) ProtoMessage() {}
+
+func (x *DescribeClientQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClientQuotasRequest.ProtoReflect.Descriptor instead.
+func (*DescribeClientQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DescribeClientQuotasRequest) GetFilter() *QuotaEntity {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *DescribeClientQuotasRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *DescribeClientQuotasRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of quotas.
+type DescribeClientQuotasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quotas.
+	Quotas []*ClientQuota `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// Token of the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClientQuotasResponse) Reset() {
+	*x = DescribeClientQuotasResponse{}
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClientQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClientQuotasResponse) ProtoMessage() {}
+
+func (x *DescribeClientQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_paceline_v1_acl_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClientQuotasResponse.ProtoReflect.Descriptor instead.
+func (*DescribeClientQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_paceline_v1_acl_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DescribeClientQuotasResponse) GetQuotas() []*ClientQuota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *DescribeClientQuotasResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_paceline_v1_acl_service_proto protoreflect.FileDescriptor
 
 const file_paceline_v1_acl_service_proto_rawDesc = "" +
@@ -1168,7 +1545,35 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\fcertificates\x18\x01 \x03(\v2\x1f.paceline.v1.RevokedCertificateR\fcertificates\"W\n" +
 	"\x12RevokedCertificate\x12#\n" +
 	"\rserial_number\x18\x01 \x01(\tR\fserialNumber\x12\x1c\n" +
-	"\tprincipal\x18\x02 \x01(\tR\tprincipal2\xdc\x05\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\"_\n" +
+	"\vQuotaEntity\x12\x17\n" +
+	"\x04user\x18\x01 \x01(\tH\x00R\x04user\x88\x01\x01\x12 \n" +
+	"\tclient_id\x18\x02 \x01(\tH\x01R\bclientId\x88\x01\x01B\a\n" +
+	"\x05_userB\f\n" +
+	"\n" +
+	"_client_id\"\xb8\x01\n" +
+	"\vClientQuota\x120\n" +
+	"\x06entity\x18\x01 \x01(\v2\x18.paceline.v1.QuotaEntityR\x06entity\x12<\n" +
+	"\x06values\x18\x02 \x03(\v2$.paceline.v1.ClientQuota.ValuesEntryR\x06values\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"v\n" +
+	"\vQuotaChange\x120\n" +
+	"\x06entity\x18\x01 \x01(\v2\x18.paceline.v1.QuotaEntityR\x06entity\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x19\n" +
+	"\x05value\x18\x03 \x01(\x01H\x00R\x05value\x88\x01\x01B\b\n" +
+	"\x06_value\"N\n" +
+	"\x18AlterClientQuotasRequest\x122\n" +
+	"\achanges\x18\x01 \x03(\v2\x18.paceline.v1.QuotaChangeR\achanges\"\x1b\n" +
+	"\x19AlterClientQuotasResponse\"\x8b\x01\n" +
+	"\x1bDescribeClientQuotasRequest\x120\n" +
+	"\x06filter\x18\x01 \x01(\v2\x18.paceline.v1.QuotaEntityR\x06filter\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"x\n" +
+	"\x1cDescribeClientQuotasResponse\x120\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x18.paceline.v1.ClientQuotaR\x06quotas\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xad\a\n" +
 	"\n" +
 	"AclService\x12M\n" +
 	"\n" +
@@ -1180,7 +1585,9 @@ const file_paceline_v1_acl_service_proto_rawDesc = "" +
 	"\x06WhoAmI\x12\x1a.paceline.v1.WhoAmIRequest\x1a\x1b.paceline.v1.WhoAmIResponse\x12b\n" +
 	"\x11RevokeCertificate\x12%.paceline.v1.RevokeCertificateRequest\x1a&.paceline.v1.RevokeCertificateResponse\x12e\n" +
 	"\x12RestoreCertificate\x12&.paceline.v1.RestoreCertificateRequest\x1a'.paceline.v1.RestoreCertificateResponse\x12\x80\x01\n" +
-	"\x1bDescribeRevokedCertificates\x12/.paceline.v1.DescribeRevokedCertificatesRequest\x1a0.paceline.v1.DescribeRevokedCertificatesResponseB\x81\x01\n" +
+	"\x1bDescribeRevokedCertificates\x12/.paceline.v1.DescribeRevokedCertificatesRequest\x1a0.paceline.v1.DescribeRevokedCertificatesResponse\x12b\n" +
+	"\x11AlterClientQuotas\x12%.paceline.v1.AlterClientQuotasRequest\x1a&.paceline.v1.AlterClientQuotasResponse\x12k\n" +
+	"\x14DescribeClientQuotas\x12(.paceline.v1.DescribeClientQuotasRequest\x1a).paceline.v1.DescribeClientQuotasResponseB\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -1195,7 +1602,7 @@ func file_paceline_v1_acl_service_proto_rawDescGZIP() []byte {
 	return file_paceline_v1_acl_service_proto_rawDescData
 }
 
-var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_paceline_v1_acl_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_paceline_v1_acl_service_proto_goTypes = []any{
 	(*Acl)(nil),                                 // 0: paceline.v1.Acl
 	(*AclFilter)(nil),                           // 1: paceline.v1.AclFilter
@@ -1216,6 +1623,14 @@ var file_paceline_v1_acl_service_proto_goTypes = []any{
 	(*DescribeRevokedCertificatesRequest)(nil),  // 16: paceline.v1.DescribeRevokedCertificatesRequest
 	(*DescribeRevokedCertificatesResponse)(nil), // 17: paceline.v1.DescribeRevokedCertificatesResponse
 	(*RevokedCertificate)(nil),                  // 18: paceline.v1.RevokedCertificate
+	(*QuotaEntity)(nil),                         // 19: paceline.v1.QuotaEntity
+	(*ClientQuota)(nil),                         // 20: paceline.v1.ClientQuota
+	(*QuotaChange)(nil),                         // 21: paceline.v1.QuotaChange
+	(*AlterClientQuotasRequest)(nil),            // 22: paceline.v1.AlterClientQuotasRequest
+	(*AlterClientQuotasResponse)(nil),           // 23: paceline.v1.AlterClientQuotasResponse
+	(*DescribeClientQuotasRequest)(nil),         // 24: paceline.v1.DescribeClientQuotasRequest
+	(*DescribeClientQuotasResponse)(nil),        // 25: paceline.v1.DescribeClientQuotasResponse
+	nil,                                         // 26: paceline.v1.ClientQuota.ValuesEntry
 }
 var file_paceline_v1_acl_service_proto_depIdxs = []int32{
 	0,  // 0: paceline.v1.CreateAclsRequest.acls:type_name -> paceline.v1.Acl
@@ -1224,27 +1639,37 @@ var file_paceline_v1_acl_service_proto_depIdxs = []int32{
 	1,  // 3: paceline.v1.DescribeAclsRequest.filter:type_name -> paceline.v1.AclFilter
 	0,  // 4: paceline.v1.DescribeAclsResponse.acls:type_name -> paceline.v1.Acl
 	18, // 5: paceline.v1.DescribeRevokedCertificatesResponse.certificates:type_name -> paceline.v1.RevokedCertificate
-	2,  // 6: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
-	4,  // 7: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
-	6,  // 8: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
-	8,  // 9: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
-	10, // 10: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
-	12, // 11: paceline.v1.AclService.RevokeCertificate:input_type -> paceline.v1.RevokeCertificateRequest
-	14, // 12: paceline.v1.AclService.RestoreCertificate:input_type -> paceline.v1.RestoreCertificateRequest
-	16, // 13: paceline.v1.AclService.DescribeRevokedCertificates:input_type -> paceline.v1.DescribeRevokedCertificatesRequest
-	3,  // 14: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
-	5,  // 15: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
-	7,  // 16: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
-	9,  // 17: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
-	11, // 18: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
-	13, // 19: paceline.v1.AclService.RevokeCertificate:output_type -> paceline.v1.RevokeCertificateResponse
-	15, // 20: paceline.v1.AclService.RestoreCertificate:output_type -> paceline.v1.RestoreCertificateResponse
-	17, // 21: paceline.v1.AclService.DescribeRevokedCertificates:output_type -> paceline.v1.DescribeRevokedCertificatesResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	19, // 6: paceline.v1.ClientQuota.entity:type_name -> paceline.v1.QuotaEntity
+	26, // 7: paceline.v1.ClientQuota.values:type_name -> paceline.v1.ClientQuota.ValuesEntry
+	19, // 8: paceline.v1.QuotaChange.entity:type_name -> paceline.v1.QuotaEntity
+	21, // 9: paceline.v1.AlterClientQuotasRequest.changes:type_name -> paceline.v1.QuotaChange
+	19, // 10: paceline.v1.DescribeClientQuotasRequest.filter:type_name -> paceline.v1.QuotaEntity
+	20, // 11: paceline.v1.DescribeClientQuotasResponse.quotas:type_name -> paceline.v1.ClientQuota
+	2,  // 12: paceline.v1.AclService.CreateAcls:input_type -> paceline.v1.CreateAclsRequest
+	4,  // 13: paceline.v1.AclService.DeleteAcls:input_type -> paceline.v1.DeleteAclsRequest
+	6,  // 14: paceline.v1.AclService.DescribeAcls:input_type -> paceline.v1.DescribeAclsRequest
+	8,  // 15: paceline.v1.AclService.CheckAcls:input_type -> paceline.v1.CheckAclsRequest
+	10, // 16: paceline.v1.AclService.WhoAmI:input_type -> paceline.v1.WhoAmIRequest
+	12, // 17: paceline.v1.AclService.RevokeCertificate:input_type -> paceline.v1.RevokeCertificateRequest
+	14, // 18: paceline.v1.AclService.RestoreCertificate:input_type -> paceline.v1.RestoreCertificateRequest
+	16, // 19: paceline.v1.AclService.DescribeRevokedCertificates:input_type -> paceline.v1.DescribeRevokedCertificatesRequest
+	22, // 20: paceline.v1.AclService.AlterClientQuotas:input_type -> paceline.v1.AlterClientQuotasRequest
+	24, // 21: paceline.v1.AclService.DescribeClientQuotas:input_type -> paceline.v1.DescribeClientQuotasRequest
+	3,  // 22: paceline.v1.AclService.CreateAcls:output_type -> paceline.v1.CreateAclsResponse
+	5,  // 23: paceline.v1.AclService.DeleteAcls:output_type -> paceline.v1.DeleteAclsResponse
+	7,  // 24: paceline.v1.AclService.DescribeAcls:output_type -> paceline.v1.DescribeAclsResponse
+	9,  // 25: paceline.v1.AclService.CheckAcls:output_type -> paceline.v1.CheckAclsResponse
+	11, // 26: paceline.v1.AclService.WhoAmI:output_type -> paceline.v1.WhoAmIResponse
+	13, // 27: paceline.v1.AclService.RevokeCertificate:output_type -> paceline.v1.RevokeCertificateResponse
+	15, // 28: paceline.v1.AclService.RestoreCertificate:output_type -> paceline.v1.RestoreCertificateResponse
+	17, // 29: paceline.v1.AclService.DescribeRevokedCertificates:output_type -> paceline.v1.DescribeRevokedCertificatesResponse
+	23, // 30: paceline.v1.AclService.AlterClientQuotas:output_type -> paceline.v1.AlterClientQuotasResponse
+	25, // 31: paceline.v1.AclService.DescribeClientQuotas:output_type -> paceline.v1.DescribeClientQuotasResponse
+	22, // [22:32] is the sub-list for method output_type
+	12, // [12:22] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_acl_service_proto_init() }
@@ -1252,13 +1677,15 @@ func file_paceline_v1_acl_service_proto_init() {
 	if File_paceline_v1_acl_service_proto != nil {
 		return
 	}
+	file_paceline_v1_acl_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_paceline_v1_acl_service_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_acl_service_proto_rawDesc), len(file_paceline_v1_acl_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,14 +27,16 @@ const (
 	AclService_RevokeCertificate_FullMethodName           = "/paceline.v1.AclService/RevokeCertificate"
 	AclService_RestoreCertificate_FullMethodName          = "/paceline.v1.AclService/RestoreCertificate"
 	AclService_DescribeRevokedCertificates_FullMethodName = "/paceline.v1.AclService/DescribeRevokedCertificates"
+	AclService_AlterClientQuotas_FullMethodName           = "/paceline.v1.AclService/AlterClientQuotas"
+	AclService_DescribeClientQuotas_FullMethodName        = "/paceline.v1.AclService/DescribeClientQuotas"
 )
 
 // AclServiceClient is the client API for AclService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-// standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+// AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+// controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
 // resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
 type AclServiceClient interface {
 	// CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
@@ -56,6 +58,11 @@ type AclServiceClient interface {
 	RestoreCertificate(ctx context.Context, in *RestoreCertificateRequest, opts ...grpc.CallOption) (*RestoreCertificateResponse, error)
 	// DescribeRevokedCertificates lists the withdrawn certificates.
 	DescribeRevokedCertificates(ctx context.Context, in *DescribeRevokedCertificatesRequest, opts ...grpc.CallOption) (*DescribeRevokedCertificatesResponse, error)
+	// AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+	// may have been changed: the same call may be repeated.
+	AlterClientQuotas(ctx context.Context, in *AlterClientQuotasRequest, opts ...grpc.CallOption) (*AlterClientQuotasResponse, error)
+	// DescribeClientQuotas lists quotas, sorted by user and client id.
+	DescribeClientQuotas(ctx context.Context, in *DescribeClientQuotasRequest, opts ...grpc.CallOption) (*DescribeClientQuotasResponse, error)
 }
 
 type aclServiceClient struct {
@@ -146,12 +153,32 @@ func (c *aclServiceClient) DescribeRevokedCertificates(ctx context.Context, in *
 	return out, nil
 }
 
+func (c *aclServiceClient) AlterClientQuotas(ctx context.Context, in *AlterClientQuotasRequest, opts ...grpc.CallOption) (*AlterClientQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterClientQuotasResponse)
+	err := c.cc.Invoke(ctx, AclService_AlterClientQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *aclServiceClient) DescribeClientQuotas(ctx context.Context, in *DescribeClientQuotasRequest, opts ...grpc.CallOption) (*DescribeClientQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeClientQuotasResponse)
+	err := c.cc.Invoke(ctx, AclService_DescribeClientQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AclServiceServer is the server API for AclService service.
 // All implementations must embed UnimplementedAclServiceServer
 // for forward compatibility.
 //
-// AclService lists and changes access rules, and decides for a caller what they allow. Every controller serves it, also a
-// standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
+// AclService lists and changes access rules and client quotas, and decides for a caller what the rules allow. Every
+// controller serves it, also a standby. A change is in ZooKeeper when the call has answered; other processes obey it within a second. The names of
 // resource types, patterns, operations and permissions are Kafka's, as kafka-acls.sh prints them.
 type AclServiceServer interface {
 	// CreateAcls adds rules; none of them if one can never apply. A rule that exists already is left as it is. After an error
@@ -173,6 +200,11 @@ type AclServiceServer interface {
 	RestoreCertificate(context.Context, *RestoreCertificateRequest) (*RestoreCertificateResponse, error)
 	// DescribeRevokedCertificates lists the withdrawn certificates.
 	DescribeRevokedCertificates(context.Context, *DescribeRevokedCertificatesRequest) (*DescribeRevokedCertificatesResponse, error)
+	// AlterClientQuotas sets and removes quotas; none of them if one is not valid. After an error of ZooKeeper some of them
+	// may have been changed: the same call may be repeated.
+	AlterClientQuotas(context.Context, *AlterClientQuotasRequest) (*AlterClientQuotasResponse, error)
+	// DescribeClientQuotas lists quotas, sorted by user and client id.
+	DescribeClientQuotas(context.Context, *DescribeClientQuotasRequest) (*DescribeClientQuotasResponse, error)
 	mustEmbedUnimplementedAclServiceServer()
 }
 
@@ -206,6 +238,12 @@ func (UnimplementedAclServiceServer) RestoreCertificate(context.Context, *Restor
 }
 func (UnimplementedAclServiceServer) DescribeRevokedCertificates(context.Context, *DescribeRevokedCertificatesRequest) (*DescribeRevokedCertificatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeRevokedCertificates not implemented")
+}
+func (UnimplementedAclServiceServer) AlterClientQuotas(context.Context, *AlterClientQuotasRequest) (*AlterClientQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterClientQuotas not implemented")
+}
+func (UnimplementedAclServiceServer) DescribeClientQuotas(context.Context, *DescribeClientQuotasRequest) (*DescribeClientQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeClientQuotas not implemented")
 }
 func (UnimplementedAclServiceServer) mustEmbedUnimplementedAclServiceServer() {}
 func (UnimplementedAclServiceServer) testEmbeddedByValue()                    {}
@@ -372,6 +410,42 @@ func _AclService_DescribeRevokedCertificates_Handler(srv interface{}, ctx contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AclService_AlterClientQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterClientQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AclServiceServer).AlterClientQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AclService_AlterClientQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AclServiceServer).AlterClientQuotas(ctx, req.(*AlterClientQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AclService_DescribeClientQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeClientQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AclServiceServer).DescribeClientQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AclService_DescribeClientQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AclServiceServer).DescribeClientQuotas(ctx, req.(*DescribeClientQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AclService_ServiceDesc is the grpc.ServiceDesc for AclService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -410,6 +484,14 @@ var AclService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeRevokedCertificates",
 			Handler:    _AclService_DescribeRevokedCertificates_Handler,
+		},
+		{
+			MethodName: "AlterClientQuotas",
+			Handler:    _AclService_AlterClientQuotas_Handler,
+		},
+		{
+			MethodName: "DescribeClientQuotas",
+			Handler:    _AclService_DescribeClientQuotas_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
