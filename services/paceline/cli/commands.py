@@ -23,6 +23,7 @@ _COMMANDS = {
     "consume": ("paceline.cli.consume", "consume", "print the records of a topic"),
     "group": ("paceline.cli.group", "group", "show consumer groups, committed offsets and lag; reset offsets"),
     "acl": ("paceline.cli.acl", "acl", "show, change and check access rules"),
+    "quota": ("paceline.cli.quota", "quota", "show and change what users and client ids may use per second"),
     "whoami": ("paceline.cli.acl", "whoami", "show the principal under which the cluster knows this client"),
     "watch": ("paceline.cli.watch", "watch", "follow elections, ISR changes, brokers and topics live"),
     "verify": ("paceline.cli.verify", "verify", "compare the stored records of all replicas"),
