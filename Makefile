@@ -142,8 +142,9 @@ BENCH_moves := moves
 BENCH_console := console
 BENCH_gateway := gateway
 BENCH_access := access
+BENCH_quotas := quotas
 
-bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security moves console gateway access
+bench: install java ## WHAT=data kafka callers control replicas groups pipeline python sizing security moves console gateway access quotas
 	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
 
 # faults, kills and suspicions take ROUNDS, outage SECONDS, groups MINUTES, steps RECORDS.
