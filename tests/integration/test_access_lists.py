@@ -246,6 +246,11 @@ def test_the_audit_log_names_request_rule_old_and_new_value(access: Access) -> N
         admin.create_topics([NewTopic("short", 2, 1)])
         admin.alter_configs({"short": {"retention.ms": "3600000"}})
         admin.delete_topics(["short"])
+    access.write("admin", "open", b"one", b"two")
+    with access.admin() as admin:
+        (start,) = admin.delete_records({TopicPartition("open", 0): 1})
+    (trimmed, *_) = access.audit("changed", resource="Topic:LITERAL:open", operation="Delete")
+    assert trimmed["old"] == {"log_start_offset": 0} and trimmed["request_id"] and start.error is None
     service = "/paceline.v1.AclService"
     added = access.audit("changed", resource="Topic:LITERAL:open", rpc=f"{service}/CreateAcls")[-1]
     removed = access.audit("changed", resource="Topic:LITERAL:open", rpc=f"{service}/DeleteAcls")[-1]

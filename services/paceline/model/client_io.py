@@ -151,6 +151,8 @@ class DeleteRecordsResult:
     failure: PartitionFailure | None = None
     low_watermark: int = -1
     """Smallest log start offset among the live replicas."""
+    old_log_start_offset: int | None = None
+    """Log start offset of the leader before the request; None if nothing was deleted."""
 
 
 @dataclass(slots=True)

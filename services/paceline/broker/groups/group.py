@@ -326,6 +326,7 @@ class Group:
             self.generation,
             self.leader or "",
             members,
+            offset_count=len(self.offsets),
         )
 
     def to_value(self, assignments: Mapping[str, bytes]) -> GroupValue:

@@ -132,6 +132,7 @@ class GroupDescription:
     leader: str = ""
     members: tuple[MemberDescription, ...] = field(default=())
     error: PacelineError | None = None
+    offset_count: int = 0
 
 
 CommitResults = dict[TopicPartition, PacelineError | None]

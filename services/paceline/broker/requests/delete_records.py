@@ -80,7 +80,9 @@ class DeleteRecordsHandler:
                     log.log_start_offset,
                     log.high_watermark,
                 )
+            old_log_start_offset = log.log_start_offset
             partition.delete_records(offset)
+            result.old_log_start_offset = old_log_start_offset
         except PacelineError as error:
             result.failure = refusal(self._hosted, error, topic_partition, query.topic_id)
             if isinstance(error, KafkaStorageError):

@@ -25,7 +25,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.admission.turns import Turns
 from paceline.rpc.convert import common
-from paceline.rpc.security.authorizer import host_of
+from paceline.rpc.security.authorizer import current_call, host_of
 from paceline.v1 import errors_pb2, group_service_pb2_grpc
 from paceline.v1 import group_service_pb2 as pb
 
@@ -203,6 +203,9 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         coordinator = self._core.get().group_coordinator()
         results = []
         for name in list(common.bounded(request.group_ids, MAX_GROUPS, "groups")):
+            old = coordinator.describe(name)
+            shown = {"state": old.state, "members": len(old.members), "offsets": old.offset_count}
+            current_call().note_old(name, None if old.error is not None else shown)
             error: PacelineError | None = await answer_of(
                 functools.partial(coordinator.delete, name), _WRITE_TIMEOUT_MS
             )

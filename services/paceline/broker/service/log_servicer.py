@@ -342,6 +342,9 @@ class LogServicer:
         results: list[DeleteRecordsResult] = await answer_of(
             lambda reply: core.proved_calls.delete_records(queries, timeout_ms, reply), timeout_ms
         )
+        for one in results:
+            if one.old_log_start_offset is not None:
+                current_call().note_old(str(one.topic_partition), {"log_start_offset": one.old_log_start_offset})
         return pb.DeleteRecordsResponse(
             partitions=[offsets.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
         )

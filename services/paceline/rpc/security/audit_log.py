@@ -6,6 +6,7 @@ written as one line every `SUM_S` seconds. A line never has the contents of reco
 
 import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,8 @@ class AuditLine:
     """Name of the error if the change failed; REQUEST_TIMED_OUT leaves open whether it was made."""
     count: int = 1
     """Equal refusals that the line stands for."""
+    request_id: str = ""
+    """The same for all lines of a call or stream; empty in sums of refusals."""
 
 
 class AuditLog:
@@ -89,9 +92,9 @@ class AuditLog:
             if known is not None:
                 known.count += 1
             elif OTHER in (line.principal, line.resource):
-                self._sums[_key(line)] = line
+                self._sums[_key(line)] = replace(line, request_id="")
             else:
-                self._sums[_key(line)] = replace(line, count=0)
+                self._sums[_key(line)] = replace(line, count=0, request_id="")
                 due.append(line)
         self._put(due)
 
@@ -135,6 +138,11 @@ class AuditLog:
 def _key(line: AuditLine) -> tuple[str, ...]:
     # The same principal of another cluster has another certificate.
     return line.event, line.principal, line.uri, line.rpc, line.resource, line.operation
+
+
+def new_request_id() -> str:
+    """Return the id of a call, for `AuditLine.request_id`."""
+    return secrets.token_hex(8)
 
 
 def value(found: Any) -> Any:

@@ -42,7 +42,15 @@ from paceline.model.errors import (
 )
 from paceline.model.identity import ANONYMOUS, Identity
 from paceline.rpc.admission.caller_quota import NO_QUOTA, CallerQuota
-from paceline.rpc.security.audit_log import CHANGED, DENIED, WOULD_DENY, AuditLine, AuditLog, value
+from paceline.rpc.security.audit_log import (
+    CHANGED,
+    DENIED,
+    WOULD_DENY,
+    AuditLine,
+    AuditLog,
+    new_request_id,
+    value,
+)
 from paceline.rpc.security.rpc_needs import Need, Row
 
 LOG = logging.getLogger("paceline.authorizer")
@@ -58,6 +66,8 @@ _OFF: Final = Verdict(True, "authorizer.mode=off")
 _NODE: Final = Verdict(True, "node of the cluster")
 _NODES: Final = ("User:broker/", "User:controller/")
 """Beginnings of the principals of nodes; names of clients have no slash."""
+
+REQUEST_ID_KEY: Final = "paceline-request-id"
 
 Key = tuple[Operation, ResourceType, str]
 _CLUSTER_EVENTS: Final[Key] = (Operation.WRITE, ResourceType.TOPIC, "__cluster_events")
@@ -176,12 +186,19 @@ class Call:
     _granted: dict[Key, None] = field(default_factory=dict)
     _generation: int = 0
     _lost: Key | None = None
+    _request_id: str = ""
     _old: dict[str, Any] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
         """The caller's address as rules name it."""
         return host_of(self.peer)
+
+    @property
+    def request_id(self) -> str:
+        """Id of the call in its lines of the audit log, and in the trailing metadata of an administrative call."""
+        self._request_id = self._request_id or new_request_id()
+        return self._request_id
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether the call may carry out an operation; a refusal is in the audit log."""
@@ -274,9 +291,11 @@ class Call:
 
     def _line(self, event: str, resource: str, operation: str, rule: str) -> AuditLine:
         uri = self.caller.identity.uri if self.caller.identity is not None else ""
-        return AuditLine(
+        line = AuditLine(
             event, self.caller.principal, uri, self.peer, self.listener, self.method, resource, operation, rule
         )
+        line.request_id = self.request_id
+        return line
 
 
 _UNGUARDED: Final = Call(Caller(is_super=True), Authorizer())
@@ -317,6 +336,8 @@ async def authorized(inner: Callable[[Any, Any], Awaitable[Any]], request: Any, 
     row = call.row
     if row is None or (call.exempt is not None and not row.is_change):
         return await inner(request, context)
+    if row.is_change and hasattr(context, "set_trailing_metadata"):
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
     check_call(call, request)
     allowed, refused = _allowed_entries(call, row, request)
     if refused and len(refused) == len(getattr(request, row.field)):

@@ -13,7 +13,7 @@ from paceline.model.identity import PRINCIPAL_KEY, Identity, InvalidIdentityErro
 from paceline.model.quotas import ClientQuotas
 from paceline.rpc.admission.caller_quota import CallerQuota, client_id_of
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
-from paceline.rpc.security.audit_log import DENIED, AuditLine
+from paceline.rpc.security.audit_log import DENIED, AuditLine, new_request_id
 from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 
@@ -202,5 +202,6 @@ class Guard:
     def _denied(self, method: str, caller: Caller, context: CallContext, reason: str) -> ClusterAuthorizationError:
         uri = caller.identity.uri if caller.identity is not None else ""
         line = AuditLine(DENIED, caller.principal, uri, context.peer(), self._listener, method, rule=reason)
+        line.request_id = new_request_id()
         self._authorizer.audit.refused(line)
         return ClusterAuthorizationError(f"{caller.principal} is not authorized for {method}: {reason}")

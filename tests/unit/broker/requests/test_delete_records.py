@@ -57,7 +57,9 @@ def test_every_live_replica_has_the_new_log_start_at_the_answer(cluster: BrokerC
     assert answers == [], "no follower has the new log start yet"
     cluster.time.run_until(lambda: bool(answers), 100)
     assert answers[0].failure is None and answers[0].low_watermark == 7
+    assert answers[0].old_log_start_offset == 0
     assert starts(cluster) == [7, 7, 7]
+    assert delete(cluster, 99)[0].old_log_start_offset is None
     assert cluster[2].values() == [b"7", b"8", b"9"]
 
 

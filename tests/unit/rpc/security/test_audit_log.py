@@ -18,7 +18,7 @@ from paceline.rpc.security.audit_log import (
 
 FIELDS = [
     "time", "process", "event", "principal", "uri", "address", "listener", "rpc", "resource", "operation", "rule",
-    "old", "new", "error", "count",
+    "old", "new", "error", "count", "request_id",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -411,6 +412,27 @@ async def test_a_change_line_has_the_old_value_and_the_error(world: World) -> No
     first, second = world.lines("changed")
     assert (first["resource"], first["old"], first["error"]) == ("Topic:LITERAL:a", {"partitions": 3}, None)
     assert (second["old"], second["error"]) == (None, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+async def test_the_lines_of_one_request_have_an_id_which_the_caller_gets(world: World) -> None:
+    method = "/paceline.v1.AdminService/DeleteTopics"
+    world.allow(method)
+    told: list[Any] = []
+    context = SimpleNamespace(set_trailing_metadata=told.append)
+
+    async def handler(request: Any, _context: Any) -> Any:
+        return echo(method, request)
+
+    for _ in range(2):
+        with acting_as(world.call_of(method, "User:alice")):
+            await authorized(handler, request_of(method, NAME, "other", NAME), context)
+    lines = [*world.lines("denied"), *world.lines("changed")]
+    ids = [line["request_id"] for line in lines]
+    assert [line["event"] for line in lines] == ["denied", *["changed"] * 4]
+    assert told == [(("paceline-request-id", one),) for one in (ids[1], ids[3])]
+    assert ids[0] == ids[1] == ids[2] != ids[3] == ids[4] and all(ids)
+    world.authorizer.audit.flush(all_now=True)
+    assert world.lines("denied")[1]["request_id"] == "", "a sum is of several requests"
 
 
 async def test_a_change_has_a_line_although_its_caller_disconnects(world: World) -> None:
