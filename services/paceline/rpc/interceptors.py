@@ -23,8 +23,8 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENT
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
-from paceline.rpc.security.authorizer import authorized, check_call, current_call
-from paceline.rpc.security.guard import Guard, current_caller
+from paceline.rpc.security.authorizer import Caller, authorized, check_call, current_call
+from paceline.rpc.security.guard import Guard, current_caller, names_principal
 from paceline.rpc.streams.stream_server import Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
@@ -40,6 +40,8 @@ RequestObserver = Callable[[str, float, str | None], None]
 The reason is the error's name, None for success, "CANCELLED" when the caller cancelled or disconnected.
 """
 Parse = Callable[[bytes], Any]
+Admit = Callable[[Any], Caller]
+"""Determines the caller of a call from its context, see `Guard.admit`."""
 
 
 def typed_parser(parse: Any, max_fields: int, max_elements: int | None = None) -> Parse:
@@ -97,44 +99,53 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._health_checks = Calls(None)
         self._observe = observe
         self._limiter = limiter or ReceiveLimiter()
-        self._wrapped: dict[str, Any] = {}
+        self._wrapped: dict[tuple[str, bool], Any] = {}
         self.streams = OpenStreams(max_streams)
         """The open request streams."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the wrapped handler; wrappers are cached by method, so a call costs one dictionary lookup."""
         method: str = handler_call_details.method
-        wrapped = self._wrapped.get(method)
+        # Look here for a named principal: in the handler, gRPC would copy the metadata again.
+        is_named = names_principal(handler_call_details.invocation_metadata)
+        wrapped = self._wrapped.get((method, is_named))
         if wrapped is None:
             handler = await continuation(handler_call_details)
             if handler is None:
                 return None
-            wrapped = self._wrapped[method] = self._wrap(method, handler)
+            wrapped = self._wrapped[method, is_named] = self._wrap(method, handler, is_named)
         return wrapped
 
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def _wrap(self, method: str, handler: Any, is_named: bool) -> Any:
+        admit = partial(self._guard.admit, method, is_named=is_named)
         if handler.request_streaming:
             if inspect.iscoroutinefunction(handler.stream_stream):
-                return self._request_stream(method, handler.stream_stream)
+                return self._request_stream(method, handler.stream_stream, admit)
             # GatewayService, and the reflection service of the gRPC library; other streaming methods are not served.
-            return self._bidirectional(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
+            return (
+                self._bidirectional(method, handler, admit)
+                if inspect.isasyncgenfunction(handler.stream_stream)
+                else None
+            )
         parse = typed_parser(handler.request_deserializer, MAX_CLIENT_FIELDS, MAX_ELEMENTS)
         # Use streaming handlers although the client sends one request: then gRPC lets this class read the request.
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
+                self._streaming(method, handler.unary_stream, parse, admit),
+                response_serializer=handler.response_serializer,
             )
         return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
+            self._unary(method, handler.unary_unary, parse, admit),
+            response_serializer=handler.response_serializer,
         )
 
-    def _bidirectional(self, method: str, handler: Any) -> Any:
+    def _bidirectional(self, method: str, handler: Any, admit: Admit) -> Any:
         """Wrap a stream of requests whose handler reads the requests itself."""
 
         async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()
             try:
-                caller = self._guard.admit(method, context)
+                caller = admit(context)
                 self._guard.check(method, caller, None, context)
                 with self._calls:
                     async for response in handler.stream_stream(requests, context):
@@ -145,7 +156,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
-    def _request_stream(self, method: str, answer: Answer) -> Any:
+    def _request_stream(self, method: str, answer: Answer, admit: Admit) -> Any:
         """Return a handler for a stream of requests: each request is measured like a call, an error ends the stream."""
 
         measured = partial(self._observe, method)
@@ -153,7 +164,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         async def handle(_requests: Any, context: Any) -> None:
             begin = time.perf_counter()
             try:
-                caller = self._guard.admit(method, context)
+                caller = admit(context)
                 quota = current_call().quota
 
                 async def checked(request: bytes, of: Any) -> Any:
@@ -166,14 +177,14 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse) -> Any:
+    def _unary(self, method: str, inner: Callable[[Any, Any], Awaitable[Any]], parse: Parse, admit: Admit) -> Any:
         calls = self._health_checks if method == HEALTH_CHECK else self._calls
         is_parsed = isinstance(parse, partial)
 
         async def handle(_requests: Any, context: Any) -> Any:
             begin, request = time.perf_counter(), None
             try:
-                caller = self._guard.admit(method, context)
+                caller = admit(context)
                 quota = current_call().quota
                 with calls:
                     # Payloads, which are not parsed here, take little time.
@@ -191,15 +202,15 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return handle
 
-    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
+    def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse, admit: Admit) -> Any:
         if not inspect.isasyncgenfunction(inner):
             # The handler writes to the context and returns, like the Watch method of the health service.
-            return self._unary(method, inner, parse)
+            return self._unary(method, inner, parse, admit)
 
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
             begin, request = time.perf_counter(), None
             try:
-                caller = self._guard.admit(method, context)
+                caller = admit(context)
                 with self._calls:
                     request = parse(await self._received(context, takes_turns=True))
                     begin = time.perf_counter()

@@ -5,7 +5,7 @@ with every request. Servicers read the caller with `current_caller`. What a clie
 `authorizer`.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError
@@ -30,6 +30,14 @@ NODE_LISTENERS: Final = frozenset({"CONTROL", "REPLICATION"})
 def current_caller() -> Caller:
     """Return the caller of the current RPC; outside of an RPC, a caller with `Caller.is_super`."""
     return current_call().caller
+
+
+def names_principal(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
+    """Whether the metadata of a call names the principal of a gateway's caller."""
+    for entry in metadata or ():  # noqa: SIM110, because a generator takes twice as long
+        if entry[0] == PRINCIPAL_KEY:
+            return True
+    return False
 
 
 class CallContext(Protocol):
@@ -81,8 +89,13 @@ class Guard:
         """Peers, as in ``context.peer()``, with an admitted call, and the serial numbers of their certificates;
         `ConnectionLimiter` removes closed connections."""
 
-    def admit(self, method: str, context: CallContext) -> Caller:
+    def admit(self, method: str, context: CallContext, is_named: bool = True) -> Caller:
         """Return the caller of a new call, and make it the result of `current_caller`; its message is not read yet.
+
+        Args:
+            method: the RPC.
+            context: the call.
+            is_named: whether the call may name a principal, see `names_principal`.
 
         Raises:
             ClusterAuthorizationError: the certificate is revoked or of another cluster, the caller has no required
@@ -95,7 +108,7 @@ class Guard:
             caller = self._caller_of(method, context)
             if method.startswith(INTERNAL_PACKAGE):
                 self._check_role(method, caller, context)
-        if not method.startswith(INTERNAL_PACKAGE):
+        if is_named and not method.startswith(INTERNAL_PACKAGE):
             caller = self._named(method, caller, context)
         # A health check of a client does not make the client known on a listener of nodes.
         if self._cluster is None or caller.is_node or self._listener not in NODE_LISTENERS:

@@ -1,8 +1,13 @@
 """The guard: callers that are admitted, and requests that they may send."""
 
+import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import grpc
+import grpc.aio
 import pytest
 
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
@@ -10,6 +15,7 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
 from paceline.model.acls import NO_RULES_AT_ALL
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError, InvalidRequestError
+from paceline.rpc.interceptors import AioErrorInterceptor
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode, acting_as, current_call
 from paceline.rpc.security.guard import Guard, current_caller
@@ -261,3 +267,27 @@ def test_nodes_and_super_users_are_exempt_from_the_rules_and_other_clients_are_n
         one.admit(PUBLIC, identity(path))
         assert (current_call().exempt is not None) is exempt
     assert current_call().host == "10.0.0.9"
+
+
+@pytest.mark.parametrize("path", ["client/guest", "gateway/a"])
+async def test_a_server_looks_for_a_named_principal_in_the_headers_of_each_call(path: str) -> None:
+    """The wrapped handler of a method is kept, and the next call may name a principal."""
+    one, found = guard(), list[str]()
+
+    async def describe(_request: bytes, _context: Any) -> bytes:
+        found.append(current_caller().principal)
+        return b""
+
+    async def handler_of(_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(describe)
+
+    interceptor = AioErrorInterceptor(lambda _method, _seconds, _reason: None, 1, 1, one)
+    for principals in ((), ("User:alice",), (), ("User:bob",)):
+        context: Any = identity(path, *principals)
+        context.read, context.abort = AsyncMock(return_value=b""), AsyncMock(side_effect=grpc.aio.AbortError)
+        details = SimpleNamespace(method=PUBLIC, invocation_metadata=context.invocation_metadata())
+        handler = await interceptor.intercept_service(handler_of, details)
+        with contextlib.suppress(grpc.aio.AbortError):
+            await handler.stream_unary(None, context)
+    refused = ["User:guest", "User:guest"]
+    assert found == (["User:gateway/a", "User:alice", "User:gateway/a", "User:bob"] if path == "gateway/a" else refused)
