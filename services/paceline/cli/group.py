@@ -11,7 +11,7 @@ from paceline.cli.output import output_option, show
 from paceline.operations.group_offsets import (
     TARGETS,
     committed_offsets,
-    lag_rows,
+    group_lag,
     parse_target,
     partitions_to_reset,
     reset_offsets,
@@ -103,42 +103,21 @@ def _members(one: Any) -> list[dict[str, Any]]:
 @output_option
 @bootstrap_option
 def lag(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
-    """Show the records that each group has not committed yet, by partition.
+    """Show the records that each group has not committed yet, by partition; - where the leader does not answer.
 
     Exits with 3 when a group does not exist.
     """
     missing = []
     with reported(output):
-        from paceline_client import Consumer
-
         rows: list[dict[str, Any]] = []
-        with open_admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
-            for described in admin.describe_groups(groups):
+        with open_admin(bootstrap) as admin:
+            for name in groups:
+                described, found = group_lag(admin, name)
                 if described.state == "Dead":
-                    missing.append(described.group_id)
-                rows += _lag(admin, consumer, described)
+                    missing.append(name)
+                rows += found
         show(rows, output, _LAG_COLUMNS)
     _exit_if_missing(missing)
-
-
-def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
-    committed = committed_offsets(admin, described.group_id)
-    assigned = {tp for member in described.members for tp in member.assignment}
-    return lag_rows(described, committed, _ends(consumer, sorted(committed.keys() | assigned)))
-
-
-def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
-    """Return the end offsets of partitions; partitions of deleted topics are omitted."""
-    from paceline.model.errors import UnknownTopicOrPartitionError
-
-    ends: dict[Any, int] = {}
-    for topic in dict.fromkeys(tp.topic for tp in partitions):
-        of_topic = [tp for tp in partitions if tp.topic == topic]
-        try:
-            ends |= consumer.end_offsets(of_topic, timeout_ms=10_000)
-        except UnknownTopicOrPartitionError as error:
-            click.echo(str(error), err=True)
-    return ends
 
 
 @group.command()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from paceline.model.errors import GroupIdNotFoundError, InvalidRequestError, UnknownTopicOrPartitionError
@@ -23,6 +24,32 @@ def committed_offsets(admin: Any, group_id: str) -> dict[TopicPartition, Any]:
     for at in range(0, len(names), _OFFSETS_AT_ONCE):
         found |= admin.group_offsets(group_id, partitions=names[at : at + _OFFSETS_AT_ONCE])
     return found
+
+
+def group_lag(admin: Any, group: str) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the description of a group and its lag per partition.
+
+    Raises:
+        PacelineError: the cluster did not answer.
+    """
+    (described,) = admin.describe_groups([group])
+    committed = committed_offsets(admin, group)
+    assigned = {tp for member in described.members for tp in member.assignment}
+    return described, lag_rows(described, committed, _ends(admin, {*committed, *assigned}))
+
+
+def _ends(admin: Any, wanted: set[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the high watermarks of partitions that exist and whose leaders answer."""
+    names = sorted({tp.topic for tp in wanted})
+    try:
+        topics = admin.describe_topics(names)
+    except UnknownTopicOrPartitionError:  # one of them was deleted
+        topics = [topic for topic in admin.describe_topics() if topic.name in names]
+    chosen = [
+        replace(topic, partitions=tuple(one for one in topic.partitions if (topic.name, one.partition) in wanted))
+        for topic in topics
+    ]
+    return {tp: view.high_watermark for tp, view in admin.describe_leaders(chosen).items()}
 
 
 def lag_rows(described: Any, committed: Mapping[TopicPartition, Any], ends: Mapping[TopicPartition, int]) -> list[Any]:

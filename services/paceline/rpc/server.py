@@ -281,17 +281,12 @@ def _reflected(services: Iterable[Service]) -> list[str]:
 
 def _bind(server: Any, credentials: Any, listener: str, host: str, port: int) -> int:
     address = address_of(host, port)
-    bound: int
     try:
         if credentials is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, credentials)
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, credentials))
     except RuntimeError as failure:
         raise BindError(_why_not(listener, host, port, str(failure))) from None
-    if bound == 0:  # releases of grpcio before 1.60 return 0 instead of raising
-        raise BindError(_why_not(listener, host, port, "the address could not be bound"))
-    return bound
 
 
 def _why_not(listener: str, host: str, port: int, said: str) -> str:

@@ -3,16 +3,13 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
 from paceline.console.lag_drawing import WINDOW_MS
-from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
-from paceline.model.identifiers import TopicPartition
-from paceline.operations.group_offsets import committed_offsets, lag_rows
+from paceline.model.errors import PacelineError
+from paceline.operations.group_offsets import group_lag
 from paceline_client import Admin
 from paceline_client.errors import BootstrapError
 
@@ -102,29 +99,3 @@ class Lags:
                 group: samples for group, samples in self._series.items() if samples[-1][0] > now_ms - WINDOW_MS
             }
             self._latest, self.taken_ms = latest, now_ms
-
-
-def group_lag(admin: Admin, group: str) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the description of a group and its lag per partition.
-
-    Raises:
-        PacelineError: the cluster did not answer.
-    """
-    (described,) = admin.describe_groups([group])
-    committed = committed_offsets(admin, group)
-    assigned = {tp for member in described.members for tp in member.assignment}
-    return described, lag_rows(described, committed, _ends(admin, {*committed, *assigned}))
-
-
-def _ends(admin: Admin, wanted: set[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Return the high watermarks of partitions that exist and whose leaders answer."""
-    names = sorted({tp.topic for tp in wanted})
-    try:
-        topics = admin.describe_topics(names)
-    except UnknownTopicOrPartitionError:  # one of them was deleted
-        topics = [topic for topic in admin.describe_topics() if topic.name in names]
-    chosen = [
-        replace(topic, partitions=tuple(one for one in topic.partitions if (topic.name, one.partition) in wanted))
-        for topic in topics
-    ]
-    return {tp: view.high_watermark for tp, view in admin.describe_leaders(chosen).items()}

@@ -20,13 +20,13 @@ from paceline.console.pages import messages as message_pages
 from paceline.console.pages import topics as topic_pages
 from paceline.console.pages.view import paged
 from paceline.console.service.cluster import Cluster, Picture, UnreachableError, is_silence
-from paceline.console.service.lags import group_lag
 from paceline.console.service.records import read, read_one
 from paceline.console.service.source import LiveSource
 from paceline.findings.explain import Finding, explain
 from paceline.findings.service.gather import gather
 from paceline.model.errors import GroupIdNotFoundError, PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
+from paceline.operations.group_offsets import group_lag
 from paceline.operations.reassign_progress import sizes_of
 from paceline_client import Admin
 
