@@ -13,7 +13,7 @@ import pytest
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
-from paceline.model.acls import NO_RULES_AT_ALL
+from paceline.model.acls import AccessRules
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError, InvalidRequestError
 from paceline.rpc.interceptors import AioErrorInterceptor
 from paceline.rpc.security.audit_log import AuditLog
@@ -238,7 +238,7 @@ def test_replica_id_of_bytes_is_the_one_that_the_parser_will_take() -> None:
 
 def test_a_public_method_without_a_row_in_the_table_is_refused_to_all_but_super_users() -> None:
     authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
-    authorizer.use(NO_RULES_AT_ALL)
+    authorizer.use(AccessRules({}))
     one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
     with pytest.raises(ClusterAuthorizationError, match="not in the table of RPCs"):
         one.admit("/paceline.v1.LogService/Unheard", identity("client/guest"))
@@ -261,7 +261,7 @@ def test_until_the_rules_were_read_a_client_is_asked_to_call_again_and_exempt_ca
 
 def test_nodes_and_super_users_are_exempt_from_the_rules_and_other_clients_are_not() -> None:
     authorizer = Authorizer(Mode.ENFORCE, {"User:admin"})
-    authorizer.use(NO_RULES_AT_ALL)
+    authorizer.use(AccessRules({}))
     one = Guard("CLIENT", CLUSTER, True, {"User:admin"}, False, authorizer)
     for path, exempt in (("client/admin", True), ("broker/1", True), ("controller/7", True), ("client/guest", False)):
         one.admit(PUBLIC, identity(path))
