@@ -15,20 +15,23 @@ from typing import Any, Final
 import grpc
 
 from benchmarks.stamp import headline, stamp
+from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.testing import run_cluster
 from paceline.v1 import log_service_pb2 as pb
 from paceline_client import Admin, Producer
 
-QUOTA: Final = 1_000_000
+QUOTA: Final = 500_000
 TIMES: Final = 20
-REQUEST_BYTES: Final = 100_000
+REQUEST_BYTES: Final = 50_000
+WINDOWS: Final = {"quota.window.num": "2"}
+"""A caller may use one second of its quota at once."""
 STATES: Final = ("alone", "quota", "no quota")
 
 
 def rogue(address: str, topic: str, sent: Any) -> None:
     """Write as fast as 20 times the quota until the process is killed; count the requests that were answered."""
     request = pb.ProduceRequest()
-    request.partitions.add(topic=topic, partition=0).records.records.add(value=b"x" * REQUEST_BYTES)
+    request.partitions.add(topic=topic, partition=0, batch=encode_batch([NewRecord(0, None, b"x" * REQUEST_BYTES)]))
     data, pause_s = request.SerializeToString(), REQUEST_BYTES / (TIMES * QUOTA)
 
     def requests() -> Any:
@@ -65,7 +68,7 @@ def main() -> None:
     print(headline(found), flush=True)
     results: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")
-    with TemporaryDirectory() as folder, run_cluster(Path(folder), brokers=1, controllers=1) as cluster:
+    with TemporaryDirectory() as folder, run_cluster(Path(folder), settings=WINDOWS) as cluster:
         victims, rogues = cluster.topic(), cluster.topic()
         address = cluster.local.broker(1).client_address
         with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, client_id="victim") as producer:
@@ -79,7 +82,8 @@ def main() -> None:
                     process = spawn.Process(target=rogue, args=(address, rogues, sent), daemon=True)
                     if state != "alone":
                         process.start()
-                        time.sleep(3.0)  # the burst of a full account is over
+                        while sent.value * REQUEST_BYTES < 2 * QUOTA:  # the burst of a full account is over
+                            time.sleep(0.1)
                     before = sent.value
                     p99_ms = percentile_ms(producer, victims, arguments.seconds)
                     rate = (sent.value - before) * REQUEST_BYTES / arguments.seconds

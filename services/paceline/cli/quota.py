@@ -25,12 +25,10 @@ def _user(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 def _entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--client", "client_id", metavar="NAME", help="client id; <default> for every other one"),
-        click.option("--user", callback=_user, metavar="NAME", help="user; <default> for every other one"),
-    ):
-        command = option(command)
-    return command
+    client = click.option("--client", "client_id", metavar="NAME", help="client id; <default> for every other one")
+    return click.option("--user", callback=_user, metavar="NAME", help="user; <default> for every other one")(
+        client(command)
+    )
 
 
 @quota.command("set")
@@ -78,13 +76,11 @@ def list_(user: str | None, client_id: str | None, output: str, bootstrap: str) 
 def _change(
     user: str | None, client_id: str | None, changes: dict[str, float | None], output: str, bootstrap: str
 ) -> None:
-    entity = QuotaEntity(user, client_id)
-    entity.check()
     with open_admin(bootstrap) as admin:
         admin.alter_client_quotas(changes, user=user, client_id=client_id)
     words = (f"{key}={'none' if value is None else f'{value:g}'}" for key, value in changes.items())
     row = {"user": user, "client_id": client_id, **changes}
-    tell([row], output, f"quota of {entity}: {', '.join(words)}")
+    tell([row], output, f"quota of {QuotaEntity(user, client_id)}: {', '.join(words)}")
 
 
 def _parsed(text: str) -> tuple[str, float]:

@@ -10,11 +10,11 @@ Source: docs/protocol/zookeeper.md#access-lists.
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from paceline.coordination import znodes
-from paceline.coordination.errors import MalformedZnodeError, SessionLostError, ZooKeeperRequestError
+from paceline.coordination.errors import MalformedZnodeError, ZooKeeperRequestError
 from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import (
     Create,
@@ -25,15 +25,12 @@ from paceline.coordination.interface import (
     Multi,
     Operation,
     Response,
-    SessionEvent,
-    SessionState,
     SetData,
-    WatchEvent,
     ZkCode,
     ZooKeeper,
 )
-from paceline.coordination.patient_zookeeper import PatientZooKeeper, WrappedZooKeeper
 from paceline.coordination.recipes import MAX_ATTEMPTS, ensure_paths, expect
+from paceline.coordination.znode_reader import ZnodeReader
 from paceline.model.acls import (
     AccessRules,
     AclEntry,
@@ -43,7 +40,6 @@ from paceline.model.acls import (
     ResourceType,
     UnreadableResource,
 )
-from paceline.model.backoff import Retries
 from paceline.model.errors import InvalidRequestError
 from paceline.model.scheduler import Scheduler
 
@@ -56,58 +52,18 @@ _READS_AT_ONCE: Final = 500
 Changed = Mapping[ResourcePattern, Entries]
 
 
-class AccessListReader(WrappedZooKeeper):
-    """Wraps a node's client, whose session it shares; ``on_rules`` is called after every read of rules.
-
-    Call the methods of a client on it, as the node does; its own reads begin with the first connection.
-    """
+class AccessListReader(ZnodeReader[tuple[list[str], "Changed | None"]]):
+    """Reads and writes the access lists; ``on_rules`` is called after every read of rules."""
 
     def __init__(
         self, inner: ZooKeeper, scheduler: Scheduler, rng: random.Random, on_rules: Callable[[AccessRules], None]
     ) -> None:
-        super().__init__(inner)
-        self._patient = PatientZooKeeper(inner)
-        self._scheduler = scheduler
-        self._retries = Retries(scheduler, rng)
+        super().__init__(inner, scheduler, rng, _CHANGE_FOLDERS, "access lists")
         self._on_rules = on_rules
         self.rules: AccessRules | None = None
         """The rules of the latest read, None before the first."""
         self._first_seen_ms: dict[str, float] = {}
         """Present change nodes, with the time at which this reader has first seen them."""
-        self._run: FlowRun[tuple[list[str], Changed | None]] | None = None
-        self._whole = True
-        """Whether the next read must read all rules."""
-        self._again = False
-        self._logged = ""
-
-    def submit(self, requests: Iterable[object], on_done: Callable[[list[Response]], None]) -> None:
-        """Send requests of the node."""
-        self._inner.submit(requests, on_done)  # type: ignore[arg-type]
-
-    def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect; read the rules when connected, and when their watches fire."""
-
-        def session(event: SessionEvent) -> None:
-            on_session(event)
-            if event.state is SessionState.CONNECTED:
-                self._whole = True
-                self._end_run()
-                self._read()
-            elif event.state in (SessionState.EXPIRED, SessionState.CLOSED):
-                self._end_run()
-
-        def watch(event: WatchEvent) -> None:
-            if event.path in _CHANGE_FOLDERS:
-                self._read()
-            else:
-                on_watch(event)
-
-        super().start(session, watch)
-
-    def close(self) -> None:
-        """Stop reading, and end the session."""
-        self._end_run()
-        super().close()
 
     def change(
         self,
@@ -124,29 +80,14 @@ class AccessListReader(WrappedZooKeeper):
 
         FlowRun(change_acls(resource, new), self._patient, self._scheduler, done, on_done).start()
 
-    def _end_run(self) -> None:
-        if self._run is not None:
-            self._run.cancel()
-            self._run = None
-
-    def _read(self) -> None:
-        if self._run is not None:
-            self._again = True
-            return
-        self._again = False
-        flow = _read_all() if self._whole or self.rules is None else self._read_changes()
-        self._run = FlowRun(flow, self._patient, self._scheduler, self._have_read, self._read_failed)
-        self._run.start()
+    def _reading(self) -> Flow[tuple[list[str], Changed | None]]:
+        return _read_all() if self._whole or self.rules is None else self._read_changes()
 
     def _have_read(self, found: tuple[list[str], Changed | None]) -> None:
-        self._run = None
         present, changed = found
         if changed is None:  # a change node names no resource
-            self._whole = True
-            self._read()
+            self._whole = self._again = True
             return
-        self._retries.reset()
-        self._logged = ""
         now_ms = self._scheduler.now_ms()
         self._first_seen_ms = {path: self._first_seen_ms.get(path, now_ms) for path in present}
         if self._whole or self.rules is None:
@@ -156,8 +97,6 @@ class AccessListReader(WrappedZooKeeper):
         old = [Delete(path) for path, seen_ms in self._first_seen_ms.items() if now_ms - seen_ms >= CHANGES_KEPT_MS]
         if old:
             self._patient.submit(old[:_READS_AT_ONCE], lambda _responses: None)
-        if self._again:
-            self._read()
 
     def _take_over(self, changed: Changed) -> None:
         for entries in changed.values():
@@ -165,16 +104,6 @@ class AccessListReader(WrappedZooKeeper):
                 LOG.error("access list cannot be parsed, refusing all but super users: cause=%s", entries)
         self.rules = AccessRules(changed) if self.rules is None else self.rules.changed(changed)
         self._on_rules(self.rules)
-
-    def _read_failed(self, error: Exception) -> None:
-        self._run = None
-        self._whole = True  # which creates missing parents
-        if isinstance(error, SessionLostError):
-            return  # the next session reads everything
-        if str(error) != self._logged:
-            self._logged = str(error)
-            LOG.warning("access lists not read, trying again: error=%s", error)
-        self._retries.schedule(self._read)
 
     def _read_changes(self) -> Flow[tuple[list[str], Changed | None]]:
         """Return the present change nodes, with watches, and the rules on the resources that new ones name."""

@@ -4,16 +4,17 @@
 ``/config/changes`` names a user or a client id. Until the first read there are no quotas; without ZooKeeper those of
 the last read remain.
 
-Source: docs/protocol/zookeeper.md#client-quotas; Kafka 2.8 ConfigCommand, AdminZkClient.
+Source: docs/protocol/zookeeper.md#client-quotas.
 """
 
+import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from paceline.coordination import znodes
-from paceline.coordination.errors import MalformedZnodeError, SessionLostError, ZooKeeperRequestError
+from paceline.coordination.errors import MalformedZnodeError, ZooKeeperRequestError
 from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import (
     Create,
@@ -22,16 +23,12 @@ from paceline.coordination.interface import (
     Multi,
     Operation,
     Response,
-    SessionEvent,
-    SessionState,
     SetData,
-    WatchEvent,
     ZkCode,
     ZooKeeper,
 )
-from paceline.coordination.patient_zookeeper import PatientZooKeeper, WrappedZooKeeper
 from paceline.coordination.recipes import MAX_ATTEMPTS, ensure_paths, expect
-from paceline.model.backoff import Retries
+from paceline.coordination.znode_reader import ZnodeReader
 from paceline.model.quotas import QuotaEntity, Values
 from paceline.model.scheduler import Scheduler
 
@@ -43,51 +40,18 @@ QuotaChange = tuple[Values, Values]
 """The quotas of an entity before and after a change."""
 
 
-class QuotaReader(WrappedZooKeeper):
-    """Wraps a node's client, whose session it shares; ``on_quotas`` is called after every read of quotas."""
+class QuotaReader(ZnodeReader[tuple[frozenset[str], "Quotas | None"]]):
+    """Reads and writes the quotas; ``on_quotas`` is called after every read of quotas."""
 
     def __init__(
         self, inner: ZooKeeper, scheduler: Scheduler, rng: random.Random, on_quotas: Callable[[Quotas], None]
     ) -> None:
-        super().__init__(inner)
-        self._patient = PatientZooKeeper(inner)
-        self._scheduler = scheduler
-        self._retries = Retries(scheduler, rng)
+        super().__init__(inner, scheduler, rng, (znodes.CONFIG_CHANGES,), "client quotas", shared=True)
         self._on_quotas = on_quotas
         self.quotas: Quotas | None = None
         """The quotas of the latest read, None before the first."""
-        self._seen: frozenset[str] | None = None
-        """Notifications whose changes are in `quotas`; None when everything must be read."""
-        self._run: FlowRun[tuple[frozenset[str], Quotas | None]] | None = None
-        self._again = False
-
-    def submit(self, requests: Iterable[object], on_done: Callable[[list[Response]], None]) -> None:
-        """Send requests of the node."""
-        self._inner.submit(requests, on_done)  # type: ignore[arg-type]
-
-    def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect; read the quotas when connected, and when a changed configuration is announced."""
-
-        def session(event: SessionEvent) -> None:
-            on_session(event)
-            if event.state is SessionState.CONNECTED:
-                self._seen = None
-                self._end_run()
-                self._read()
-            elif event.state in (SessionState.EXPIRED, SessionState.CLOSED):
-                self._end_run()
-
-        def watch(event: WatchEvent) -> None:
-            on_watch(event)  # the node has a watch on the same notifications
-            if event.path == znodes.CONFIG_CHANGES:
-                self._read()
-
-        super().start(session, watch)
-
-    def close(self) -> None:
-        """Stop reading, and end the session."""
-        self._end_run()
-        super().close()
+        self._seen: frozenset[str] = frozenset()
+        """Notifications whose changes are in `quotas`."""
 
     def change(
         self,
@@ -104,40 +68,18 @@ class QuotaReader(WrappedZooKeeper):
 
         FlowRun(change_quotas(entity, changes), self._patient, self._scheduler, done, on_done).start()
 
-    def _end_run(self) -> None:
-        if self._run is not None:
-            self._run.cancel()
-            self._run = None
-
-    def _read(self) -> None:
-        if self._run is not None:
-            self._again = True
-            return
-        self._again = False
-        self._run = FlowRun(_read(self._seen), self._patient, self._scheduler, self._have_read, self._read_failed)
-        self._run.start()
+    def _reading(self) -> Flow[tuple[frozenset[str], Quotas | None]]:
+        return _read(None if self._whole else self._seen)
 
     def _have_read(self, found: tuple[frozenset[str], Quotas | None]) -> None:
-        self._run = None
-        self._retries.reset()
+        self._whole = False
         self._seen, quotas = found
         if quotas is not None:
             self._take_over(quotas)
-        if self._again:
-            self._read()
 
     def _take_over(self, quotas: Quotas) -> None:
         self.quotas = {entity: values for entity, values in quotas.items() if values}
         self._on_quotas(self.quotas)
-
-    def _read_failed(self, error: Exception) -> None:
-        self._run = None
-        self._seen = None
-        if isinstance(error, SessionLostError):
-            return  # the next session reads everything
-        if self._retries.failures == 0:
-            LOG.warning("client quotas not read, trying again: error=%s", error)
-        self._retries.schedule(self._read)
 
 
 def change_quotas(entity: QuotaEntity, changes: Mapping[str, float | None]) -> Flow[QuotaChange]:
@@ -182,28 +124,25 @@ def _read(seen: frozenset[str] | None) -> Flow[tuple[frozenset[str], Quotas | No
     expect(listed, znodes.CONFIG_CHANGES)
     present = frozenset(listed.children)
     if seen is not None:
-        announced = yield from _read_nodes([f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(present - seen)])
-        if not any(_is_about_quotas(path, data) for path, data in announced):
+        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(present - seen)]
+        announced = yield from _responses([GetData(path) for path in paths])
+        changed = set()
+        for path, response in announced:
+            with contextlib.suppress(MalformedZnodeError):
+                changed.add(znodes.quota_entity(znodes.decode_config_change(path, response.data)))
+        if not changed - {None}:
             return present, None
     return present, (yield from _read_quotas())
 
 
-def _is_about_quotas(path: str, data: bytes | None) -> bool:
-    try:
-        return znodes.quota_entity(znodes.decode_config_change(path, data)) is not None
-    except MalformedZnodeError:
-        return False
-
-
 def _read_quotas() -> Flow[Quotas]:
-    users, clients = yield from _children(znodes.QUOTA_ROOTS)
-    pairs = yield from _children([f"{path}/clients" for path in users])
-    nodes = yield from _read_nodes([*users, *clients, *(path for paths in pairs for path in paths)])
+    named = yield from _children(znodes.QUOTA_ROOTS)
+    paths = named + (yield from _children([f"{path}/clients" for path in named]))
     quotas: Quotas = {}
-    for path, data in nodes:
+    for path, response in (yield from _responses([GetData(path) for path in paths])):
         entity = znodes.quota_entity(path.removeprefix(f"{znodes.CONFIG}/"))
         try:
-            values, unusable = znodes.quotas_in(znodes.decode_config(path, data))
+            values, unusable = znodes.quotas_in(znodes.decode_config(path, response.data))
         except MalformedZnodeError as error:
             LOG.error("client quotas cannot be parsed, applying none of them: cause=%s", error)
             continue
@@ -214,26 +153,18 @@ def _read_quotas() -> Flow[Quotas]:
     return quotas
 
 
-def _children(paths: Iterable[str]) -> Flow[list[list[str]]]:
-    """Return the paths of the children of each node; none for a node that does not exist."""
-    found = []
-    wanted = list(paths)
-    for first in range(0, len(wanted), _READS_AT_ONCE):
-        some = wanted[first : first + _READS_AT_ONCE]
-        responses: list[Response] = yield Zk([GetChildren(path) for path in some])
-        for path, response in zip(some, responses, strict=True):
-            expect(response, path, ZkCode.NO_NODE)
-            found.append([f"{path}/{name}" for name in (response.children if response.ok else ())])
-    return found
+def _children(paths: Iterable[str]) -> Flow[list[str]]:
+    found = yield from _responses([GetChildren(path) for path in paths])
+    return [f"{path}/{name}" for path, response in found for name in response.children]
 
 
-def _read_nodes(paths: list[str]) -> Flow[list[tuple[str, bytes | None]]]:
+def _responses(requests: Sequence[GetChildren | GetData]) -> Flow[list[tuple[str, Response]]]:
+    """Return the responses about the nodes that exist, with the paths of these."""
     found = []
-    for first in range(0, len(paths), _READS_AT_ONCE):
-        some = paths[first : first + _READS_AT_ONCE]
-        responses: list[Response] = yield Zk([GetData(path) for path in some])
-        for path, response in zip(some, responses, strict=True):
-            expect(response, path, ZkCode.NO_NODE)
+    for first in range(0, len(requests), _READS_AT_ONCE):
+        some = requests[first : first + _READS_AT_ONCE]
+        for request, response in zip(some, (yield Zk(some)), strict=True):
+            expect(response, request.path, ZkCode.NO_NODE)
             if response.ok:
-                found.append((path, response.data))
+                found.append((request.path, response))
     return found

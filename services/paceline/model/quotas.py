@@ -28,12 +28,7 @@ PRODUCER: Final = "producer_byte_rate"
 CONSUMER: Final = "consumer_byte_rate"
 REQUEST: Final = "request_percentage"
 MUTATION: Final = "controller_mutation_rate"
-KEYS: Final[Mapping[str, str]] = {
-    PRODUCER: "bytes of Produce requests per second, on each broker",
-    CONSUMER: "bytes of Fetch responses per second, on each broker",
-    REQUEST: "percentage of the time of the event loop, on each process",
-    MUTATION: "partitions created and deleted per second",
-}
+KEYS: Final = (PRODUCER, CONSUMER, REQUEST, MUTATION)
 BYTE_KEYS: Final = frozenset({PRODUCER, CONSUMER})
 """Keys whose values are whole numbers."""
 MAX_NAME_CHARACTERS: Final = 249
@@ -58,38 +53,30 @@ class QuotaEntity(NamedTuple):
         named = (("user", self.user), ("client id", self.client_id))
         return ", ".join(f"{kind} {name}" for kind, name in named if name is not None)
 
-    def check(self) -> None:
-        """Raise unless quotas can be set for the entity.
-
-        Raises:
-            InvalidRequestError: no name, or a name that cannot be a name of a znode.
-        """
-        names = [name for name in self if name is not None]
-        if not names:
-            raise InvalidRequestError("a quota needs a user, a client id, or both")
-        for name in names:
-            if not 0 < len(name) <= MAX_NAME_CHARACTERS or name in (".", "..") or not name.isprintable():
-                raise InvalidRequestError(
-                    f"{name[:80]!r} cannot have a quota: a name has 1 to {MAX_NAME_CHARACTERS} printable characters"
-                )
-
 
 Values = Mapping[str, float]
 
 
-def check_value(key: str, value: float | None) -> None:
-    """Raise unless the value can be set for a key; None removes it.
+def check_change(entity: QuotaEntity, key: str, value: float | None) -> None:
+    """Raise unless the value can be set for a key of an entity; None removes it.
 
     Raises:
-        InvalidRequestError: the key is not known, or the value is not a positive number of its kind.
+        InvalidRequestError: no name, a name that cannot be that of a znode, an unknown key, or a value that is not a
+            positive number of its kind.
     """
+    names = [name for name in entity if name is not None]
+    if not names:
+        raise InvalidRequestError("a quota needs a user, a client id, or both")
+    for name in names:
+        if not 0 < len(name) <= MAX_NAME_CHARACTERS or name in (".", "..") or not name.isprintable():
+            raise InvalidRequestError(
+                f"{name[:80]!r} cannot have a quota: a name has 1 to {MAX_NAME_CHARACTERS} printable characters"
+            )
     if key not in KEYS:
         raise InvalidRequestError(f"{key[:80]!r} is not a quota; these are {', '.join(KEYS)}")
-    if value is None:
-        return
-    if not 0 < value < 2**63:  # also refuses NaN
+    if value is not None and not 0 < value < 2**63:  # also refuses NaN
         raise InvalidRequestError(f"{key} must be above 0, not {value:g}; access lists refuse a caller everything")
-    if key in BYTE_KEYS and value != int(value):
+    if value is not None and key in BYTE_KEYS and value != int(value):
         raise InvalidRequestError(f"{key} must be a whole number, not {value:g}")
 
 

@@ -18,6 +18,7 @@ from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.streams.stream_server import StreamRequest, stream_handler
 
 LOG = "paceline.v1.LogService"
+ETL: Any = SimpleNamespace(invocation_metadata=lambda: (("user-agent", "etl grpc-python/1.80"),))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ class Clock:
 
 
 def caller(quotas: ClientQuotas, method: str, clock: Clock) -> CallerQuota:
-    return CallerQuota(quotas, "User:alice", "etl", f"/{LOG}/{method}", clock)
+    return CallerQuota(quotas, "User:alice", ETL, f"/{LOG}/{method}", clock)
 
 
 def test_a_producers_pause_delays_its_writes_and_not_its_reads() -> None:

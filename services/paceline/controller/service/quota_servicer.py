@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from paceline.controller.service.zookeeper_writes import written
 from paceline.coordination.client_quotas import QuotaChange, QuotaReader
@@ -14,7 +14,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
     ThrottlingQuotaExceededError,
 )
-from paceline.model.quotas import MUTATION, QuotaEntity, check_value
+from paceline.model.quotas import MUTATION, QuotaEntity, check_change
 from paceline.rpc.convert import common
 from paceline.rpc.pages import page_in_request_order
 from paceline.rpc.security.authorizer import Call, current_call
@@ -26,14 +26,6 @@ _ALTER: Final = "AlterConfigs"
 E = TypeVar("E")
 
 
-class _Result(Protocol):
-    @property
-    def error(self) -> PacelineError | None: ...
-
-
-R = TypeVar("R", bound=_Result)
-
-
 async def alter_client_quotas(
     reader: QuotaReader | None, request: pb.AlterClientQuotasRequest, context: Any
 ) -> pb.AlterClientQuotasResponse:
@@ -41,8 +33,7 @@ async def alter_client_quotas(
     changes: dict[QuotaEntity, dict[str, float | None]] = {}
     for message in common.bounded(request.changes, MAX_CHANGES, "changes"):
         entity, value = _entity(message.entity), message.value if message.HasField("value") else None
-        entity.check()
-        check_value(message.key, value)
+        check_change(entity, message.key, value)
         if message.key in changes.setdefault(entity, {}):
             raise InvalidRequestError(f"{message.key} of {entity} is changed twice")
         changes[entity][message.key] = value
@@ -73,19 +64,14 @@ def describe_client_quotas(
 async def within_mutation_quota(
     entries: Sequence[E],
     sizes: Sequence[int],
-    change: Callable[[tuple[E, ...]], Awaitable[Sequence[R]]],
-    refuse: Callable[[E, PacelineError], R],
-) -> tuple[list[R], int]:
+    change: Callable[[tuple[E, ...]], Awaitable[Sequence[Any]]],
+    refuse: Callable[[E, PacelineError], Any],
+) -> tuple[list[Any], int]:
     """Change topics until the caller's account of partitions is overdrawn, and refuse the rest.
 
-    Args:
-        entries: the topics.
-        sizes: partitions that the change of each topic creates or deletes; 0 is always allowed.
-        change: changes topics, and returns their results in the same order.
-        refuse: returns the result of a refused topic.
-
-    Returns:
-        The results in the order of ``entries``, and the caller's pause in ms. What was not changed is not charged.
+    ``sizes`` are the partitions that each topic's change creates or deletes; 0 is always allowed. ``change`` returns
+    the results of topics in their order, ``refuse`` that of a refused topic. Returns the results in the order of
+    ``entries`` and the caller's pause in ms. What was not changed is not charged.
     """
     quota = current_call().quota
     refused: set[int] = set()
@@ -96,7 +82,7 @@ async def within_mutation_quota(
             quota.charge(MUTATION, size)
     charged = [(entry, size) for index, (entry, size) in enumerate(zip(entries, sizes, strict=True))
                if index not in refused]  # fmt: skip
-    results: Sequence[R] = ()
+    results: Sequence[Any] = ()
     if charged or not entries:
         try:
             results = await change(tuple(entry for entry, _ in charged))

@@ -36,7 +36,7 @@ def quota_entity(path: str) -> QuotaEntity | None:
 def quotas_in(config: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
     """Return the quotas of an entity, and its keys whose values cannot be used."""
     found, unusable = {}, []
-    for key in config.keys() & KEYS.keys():
+    for key in config.keys() & set(KEYS):
         try:
             value = float(config[key])
         except ValueError:

@@ -29,18 +29,26 @@ def client_id_of(context: Any) -> str:
 class CallerQuota:
     """The quotas of the caller of one call or stream; all methods run on the event loop's thread."""
 
-    __slots__ = ("_client_id", "_clock_s", "_quotas", "_user", "key")
+    __slots__ = ("_clock_s", "_context", "_found_id", "_quotas", "_user", "key")
 
     def __init__(
-        self, quotas: ClientQuotas, principal: str, client_id: str, method: str,
+        self, quotas: ClientQuotas, principal: str, context: Any, method: str,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._quotas = quotas
         self._user = principal.removeprefix("User:")
-        self._client_id = client_id
+        self._context = context
+        self._found_id: str | None = None
         self._clock_s = clock_s
         self.key = _BYTE_RATE_OF.get(method.removeprefix(_LOG_SERVICE), REQUEST)
         """The quota that delays this method, besides the quota of request time."""
+
+    @property
+    def _client_id(self) -> str:
+        # Read on first use: gRPC copies the metadata, which costs a microsecond, and most clusters have no quotas.
+        if self._found_id is None:
+            self._found_id = client_id_of(self._context)
+        return self._found_id
 
     def charge(self, key: str, amount: float) -> int:
         """Charge the caller, and return its pause for this key in ms; 0 for none."""
@@ -71,7 +79,7 @@ class CallerQuota:
         return _Timed(self, work) if self._quotas.limits(REQUEST) else work
 
 
-NO_QUOTA: Final = CallerQuota(ClientQuotas(), "", "", "")
+NO_QUOTA: Final = CallerQuota(ClientQuotas(), "", None, "")
 
 
 class _Timed:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError
 from paceline.model.identity import PRINCIPAL_KEY, Identity, InvalidIdentityError, Role
 from paceline.model.quotas import ClientQuotas
-from paceline.rpc.admission.caller_quota import CallerQuota, client_id_of
+from paceline.rpc.admission.caller_quota import CallerQuota
 from paceline.rpc.security.access_rules import ACCESS_RULES, INTERNAL_PACKAGE
 from paceline.rpc.security.audit_log import DENIED, AuditLine, new_request_id
 from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, current, current_call
@@ -127,7 +127,7 @@ class Guard:
                 if authorizer.rules is None and method.startswith(_PUBLIC_PACKAGE):
                     raise BrokerNotAvailableError("the access lists have not been read yet")
         if method.startswith(_CLIENT_PACKAGE) and not caller.is_node:
-            call.quota = CallerQuota(self._quotas, caller.principal, client_id_of(context), method)
+            call.quota = CallerQuota(self._quotas, caller.principal, context, method)
         current.set(call)
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:

@@ -1,5 +1,6 @@
 """Produce and Fetch above a quota: the whole answer at once, with throttle_ms, and smaller fetches."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from paceline_client.wire import decode_fetch_answer
 from tests.support.broker_cluster import TP, batch
 from tests.unit.broker.service.test_access import Served
 
+NOBODY: Any = SimpleNamespace(invocation_metadata=lambda: ())
+
 
 class Limited(Served):
     """A broker whose caller has quotas; the clock stands still."""
@@ -23,7 +26,9 @@ class Limited(Served):
 
     def act(self, method: str) -> Any:
         self.call.exempt = self.authorizer.exemption("User:broker/1")
-        self.call.quota = CallerQuota(self.quotas, "User:alice", "", f"/paceline.v1.LogService/{method}", lambda: 0.0)
+        self.call.quota = CallerQuota(
+            self.quotas, "User:alice", NOBODY, f"/paceline.v1.LogService/{method}", lambda: 0.0
+        )
         return acting_as(self.call)
 
     async def write(self, value: bytes, acks: Any = pb.ACKS_ALL) -> pb.ProduceResponse:

@@ -15,6 +15,8 @@ from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replication_pb
 from paceline.model.acls import AccessRules
 from paceline.model.errors import BrokerNotAvailableError, ClusterAuthorizationError, InvalidRequestError
+from paceline.model.quotas import DEFAULT, REQUEST, ClientQuotas, QuotaEntity
+from paceline.rpc.admission.caller_quota import NO_QUOTA
 from paceline.rpc.interceptors import AioErrorInterceptor
 from paceline.rpc.security.audit_log import AuditLog
 from paceline.rpc.security.authorizer import Authorizer, Mode, acting_as, current_call
@@ -88,6 +90,21 @@ def test_a_gateway_calls_for_the_client_that_it_names() -> None:
     assert (caller.principal, caller.is_super, current_caller().principal) == ("User:alice", False, "User:alice")
     assert caller.identity is not None and caller.identity.principal == "User:gateway/a"
     assert one.admit(PUBLIC, identity("gateway/a")).principal == "User:gateway/a"
+
+
+def test_quotas_are_those_of_the_named_client_and_nodes_have_none() -> None:
+    quotas = ClientQuotas()
+    quotas.use({QuotaEntity(DEFAULT, "test"): {REQUEST: 1.0}})
+    one = guard(quotas=quotas)
+    for path, names, user in (
+        ("client/guest", (), "guest"), ("gateway/a", ("User:alice",), "alice"), ("gateway/a", (), "gateway/a"),
+        ("client/admin", (), "admin"), ("broker/1", (), ""), ("controller/1", (), ""),
+    ):  # fmt: skip
+        one.admit(PUBLIC, identity(path, *names))
+        current_call().quota.charge(REQUEST, 1_000)
+        assert quotas.pause_ms(user, "test", REQUEST, 0) > 0 if user else current_call().quota is NO_QUOTA
+    one.admit(FETCH, identity("broker/1"))
+    assert current_call().quota is NO_QUOTA
 
 
 @pytest.mark.parametrize(
