@@ -52,8 +52,6 @@ class ReceiveLimiter:
         """Maximum number of slots of one caller."""
         self._held: Counter[str] = Counter()
         """Slots by caller."""
-        self._callers: dict[asyncio.Task[Any], str] = {}
-        """The caller of each call that is being received."""
         self._slow_senders = slow_senders
         self._slow_after_s = slow_after_s
         self._receipt_s = receipt_s
@@ -65,10 +63,10 @@ class ReceiveLimiter:
         The caller with the latest call is the last one.
         """
         self._newest_is_next = True
-        self._quick: dict[asyncio.Task[Any], float] = {}
-        """Calls with a slot, oldest first, with the time when they got it."""
-        self._slow: dict[asyncio.Task[Any], float] = {}
-        """Slow senders, which gave their slot back, oldest first, with the time when they got it."""
+        self._quick: dict[asyncio.Task[Any], tuple[float, str]] = {}
+        """Calls with a slot, oldest first, with the time when they got it, and their callers."""
+        self._slow: dict[asyncio.Task[Any], tuple[float, str]] = {}
+        """Slow senders, which gave their slot back, oldest first, with the time when they got it, and their callers."""
         self._timer: asyncio.TimerHandle | None = None
         self.turns = Turns()
         """Turns of large requests on the event loop."""
@@ -113,8 +111,7 @@ class ReceiveLimiter:
             self._watch(loop)  # between the end of another call and this line, a check finds no call
         task = asyncio.current_task()
         assert task is not None
-        self._quick[task] = loop.time()
-        self._callers[task] = caller
+        self._quick[task] = loop.time(), caller
         try:
             return await read()
         except asyncio.CancelledError:
@@ -123,7 +120,6 @@ class ReceiveLimiter:
                 raise
             raise ThrottledError.at("SLOW_SENDERS", "the request took too long to arrive; try again") from None
         finally:
-            del self._callers[task]
             if self._quick.pop(task, None) is not None:
                 self._free_slot(caller)
             else:
@@ -185,14 +181,14 @@ class ReceiveLimiter:
                         "RECEIVED_AT_ONCE", "the broker receives its maximum number of large requests; try again"
                     )
                 )
-        for task in [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]:
+        for task in [task for task, (begun_s, _) in self._quick.items() if now_s - begun_s >= self._slow_after_s]:
             self._slow[task] = self._quick.pop(task)
-            self._free_slot(self._callers[task])
-        late = [task for task, begun_s in self._slow.items() if now_s - begun_s >= self._receipt_s]
+            self._free_slot(self._slow[task][1])
+        late = [task for task, (begun_s, _) in self._slow.items() if now_s - begun_s >= self._receipt_s]
         for _ in range(len(self._slow) - len(late) - self._slow_senders):
-            rest = [task for task in self._slow if task not in late]
-            (most, _count), *_others = Counter(self._callers[task] for task in rest).most_common(1)
-            late.append(next(task for task in rest if self._callers[task] == most))
+            rest = {task: caller for task, (_, caller) in self._slow.items() if task not in late}
+            ((most, _count),) = Counter(rest.values()).most_common(1)
+            late.append(next(task for task, caller in rest.items() if caller == most))
         for task in late:
             del self._slow[task]
             task.cancel()
