@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import grpc
+import pytest
 
-from paceline.gateway.service.clients import Clients
+from paceline.gateway.service.clients import IDLE_S, Client, Clients
+from paceline.model.errors import ThrottledError
 from paceline_client import Connections
 
 
@@ -51,3 +53,92 @@ def test_calls_without_an_answer_delay_the_stop_no_longer_than_one() -> None:
         began_s = time.monotonic()
         clients.close_connections()
         assert time.monotonic() - began_s < 2.5
+
+
+class Clock:
+    """Virtual time."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def used(clients: Clients, name: str) -> Client:
+    with clients.use(f"User:{name}") as client:
+        await asyncio.sleep(0)
+    return client
+
+
+def known(clients: Clients) -> list[str]:
+    return sorted(key.removeprefix("User:") for key in clients._clients)
+
+
+def clients_at(clock: Clock, limit: int = 10) -> Clients:
+    # No broker listens there: nothing is sent before a first call.
+    return Clients(Connections("127.0.0.1:1"), names_callers=True, limit=limit, clock_s=clock)
+
+
+async def close(clients: Clients) -> None:
+    await clients.finish_publishing()
+    await asyncio.to_thread(clients.close_connections)
+
+
+def test_a_principal_is_forgotten_ten_minutes_after_its_last_use() -> None:
+    async def run() -> None:
+        clock = Clock()
+        clients = clients_at(clock)
+        client = await used(clients, "idle")
+        client.publisher.published = 7
+        with clients.use("User:streaming"):
+            clock.now_s += IDLE_S - 1
+            await used(clients, "recent")
+            clients.forget_idle()
+            assert known(clients) == ["idle", "recent", "streaming"]
+            clock.now_s += 1
+            clients.forget_idle()
+            assert known(clients) == ["recent", "streaming"]
+        assert clients.snapshot()["gateway_published_records_total"] == 7
+        clock.now_s += IDLE_S
+        clients.of("User:waiting").publisher._bytes["lane"] = 1  # type: ignore[index]
+        clock.now_s += IDLE_S
+        clients.forget_idle()
+        assert known(clients) == ["waiting"]
+        await asyncio.gather(*clients._closing)
+        assert not client.connections.metadata._thread.is_alive()
+        assert await used(clients, "idle") is not client
+        await close(clients)
+
+    asyncio.run(run())
+
+
+def test_the_longest_idle_principal_goes_when_there_are_as_many_as_allowed() -> None:
+    async def run() -> None:
+        clock = Clock()
+        clients = clients_at(clock, limit=2)
+        for name in ("a", "b", "a", "c"):
+            clock.now_s += 1
+            await used(clients, name)
+        assert known(clients) == ["a", "c"]
+        refused = pytest.raises(ThrottledError, match=r"gateway\.principals\.max")
+        with clients.use("User:a"), clients.use("User:c"), refused:
+            clients.of("User:d")
+        clients.of("User:d")
+        assert "d" in known(clients) and len(known(clients)) == 2
+        await close(clients)
+
+    asyncio.run(run())
+
+
+def test_without_certificates_all_callers_share_parts_that_stay() -> None:
+    async def run() -> None:
+        clock = Clock()
+        clients = Clients(Connections("127.0.0.1:1"), names_callers=False, limit=1, clock_s=clock)
+        client = await used(clients, "a")
+        clock.now_s += 2 * IDLE_S
+        clients.forget_idle()
+        assert await used(clients, "b") is client
+        await close(clients)
+
+    asyncio.run(run())

@@ -90,8 +90,12 @@ class MemberDriver(RebalanceListener):
         first: Subscription,
         settings: DriverSettings,
         on_end: Callable[[], object],
+        on_finished: Callable[[], object],
     ) -> None:
-        """Create the driver on the event loop and start its thread; ``first`` has the start of new partitions."""
+        """Create the driver on the event loop and start its thread; ``first`` has the start of new partitions.
+
+        ``on_end`` is called when no stream may join any more; ``on_finished``, maybe twice, after the consumer's end.
+        """
         self.group = first.group
         self.member = Member(settings.revocation_ms)
         self.failure: PacelineError | None = None
@@ -101,6 +105,7 @@ class MemberDriver(RebalanceListener):
         self._first = first
         self._settings = settings
         self._on_end = on_end
+        self._on_finished = on_finished
         self._loop = asyncio.get_running_loop()
         self._outboxes: dict[StreamId, Outbox] = {}
         self._subscriptions: dict[StreamId, Subscription] = {}
@@ -246,6 +251,7 @@ class MemberDriver(RebalanceListener):
         for outbox in self._outboxes.values():
             outbox.end(self.failure or ShuttingDownError("the subscription has ended"))
         self._arrived.set()
+        self._on_finished()
 
     # Effects, on the event loop ----------------------------------------------------------------------------------
 

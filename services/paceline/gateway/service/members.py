@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 import time
+from contextlib import ExitStack
 from typing import Final
 
 from paceline.gateway.credits import DEFAULT_BYTES, DEFAULT_RECORDS, Credits
@@ -13,6 +14,7 @@ from paceline.gateway.service.member_driver import DriverSettings, MemberDriver,
 from paceline.gateway.values import StreamId
 from paceline.model.errors import InvalidRequestError, ShuttingDownError, ThrottledError
 from paceline.v1.gateway_service_pb2 import Subscription
+from paceline_client.metadata_refresher import MetadataRefresher
 
 _TOPIC_S: Final = 10.0
 _MAX_OFFSET: Final = 2**63 - 1
@@ -41,8 +43,7 @@ class Members:
             ThrottledError: the gateway has as many members as it may have.
         """
         credit = checked(subscription)
-        await self._check_topics(principal, subscription)
-        driver = self._driver(principal, subscription)
+        driver = await self._driver(principal, subscription)
         stream, outbox = driver.join(subscription, credit)
         return driver, stream, outbox
 
@@ -55,8 +56,7 @@ class Members:
         if not subscription.group:
             raise InvalidRequestError("Pull needs a group")
         checked(subscription)
-        await self._check_topics(principal, subscription)
-        driver = self._driver(principal, subscription)
+        driver = await self._driver(principal, subscription)
         driver.last_pull_s = time.monotonic()
         driver.widen_pull(subscription)
         return driver
@@ -98,7 +98,12 @@ class Members:
         if self._closing:
             await asyncio.wait(self._closing, timeout=10.0)
 
-    def _driver(self, principal: str, subscription: Subscription) -> MemberDriver:
+    async def _driver(self, principal: str, subscription: Subscription) -> MemberDriver:
+        with self._clients.use(principal) as client:
+            await self._check_topics(client.connections.metadata, subscription)
+            return self._find_or_new(principal, subscription)
+
+    def _find_or_new(self, principal: str, subscription: Subscription) -> MemberDriver:
         if self._stopping:
             raise ShuttingDownError("the gateway is stopping; call another gateway")
         key: object = (principal, subscription.group) if subscription.group else next(self._readers)
@@ -109,8 +114,11 @@ class Members:
             raise ThrottledError.at(
                 "GATEWAY_MEMBERS_MAX", f"the gateway has {self._limit} members already, gateway.members.max; try again"
             )
-        connections = self._clients.of(principal).connections
-        driver = MemberDriver(connections, subscription, self._settings, lambda: self._drivers.pop(key, None))
+        use = ExitStack()
+        connections = use.enter_context(self._clients.use(principal)).connections
+        driver = MemberDriver(
+            connections, subscription, self._settings, lambda: self._drivers.pop(key, None), on_finished=use.close
+        )
         self._drivers[key] = driver
         return driver
 
@@ -120,8 +128,7 @@ class Members:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _check_topics(self, principal: str, subscription: Subscription) -> None:
-        metadata = self._clients.of(principal).connections.metadata
+    async def _check_topics(self, metadata: MetadataRefresher, subscription: Subscription) -> None:
         names = {*subscription.topics, *(one.topic for one in subscription.start_positions.positions)}
         for topic in names:
             if not metadata.cluster.partition_count(topic):

@@ -160,6 +160,7 @@ class GatewayProcess:
                     "ready" if ready else "not ready", __version__, time.monotonic() - begin, listeners, metrics_port,
                 )  # fmt: skip
             self._members.expire_pulls()
+            self._clients.forget_idle()
             self._metrics.refresh(self._members.snapshot() | self._clients.snapshot())
             try:
                 self._read_keys()

@@ -212,6 +212,11 @@ class Publisher:
             self._bytes[part.lane] = left
         self.room.add(-part.size)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a record waits for its result."""
+        return bool(self._bytes)
+
     def is_crowded(self, lane: TopicPartition | Path) -> bool:
         """Whether too many bytes of a partition have no result, for example because it has no leader."""
         return self._bytes.get(lane, 0) >= PARTITION_BYTES

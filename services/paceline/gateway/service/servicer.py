@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import grpc
@@ -67,32 +68,33 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         self.keys = keys
         """The keys of tokens; replaced when the file changes."""
 
-    def _caller(self) -> Client:
-        return self._clients.of(current_caller().principal)
+    def _caller(self) -> AbstractContextManager[Client]:
+        return self._clients.use(current_caller().principal)
 
     # Publishing --------------------------------------------------------------------------------------------------
 
     async def Publish(self, request: PublishRequest, context: Any) -> PublishResponse:  # noqa: N802
         """Append records and wait for the result."""
-        publisher = self._caller().publisher
-        await publisher.room.wait()
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lane = PublishLane(publisher)
-        lane.publish(request, lambda answer: None if done.done() else done.set_result(answer))
-        return (await done).response()
+        with self._caller() as client:
+            await client.publisher.room.wait()
+            lane = PublishLane(client.publisher)
+            lane.publish(request, lambda answer: None if done.done() else done.set_result(answer))
+            return (await done).response()
 
     async def PublishStream(  # noqa: N802
         self, requests: AsyncIterator[PublishStreamRequest], context: Any
     ) -> AsyncIterator[PublishStreamResponse]:
         """Append records; answers are sent as they arrive."""
-        stream = _PublishStream(self._caller().publisher)
-        reader = asyncio.get_running_loop().create_task(stream.read(requests))
-        try:
-            while (response := await stream.next_answer()) is not None:
-                yield response
-            await reader
-        finally:
-            reader.cancel()
+        with self._caller() as client:
+            stream = _PublishStream(client.publisher)
+            reader = asyncio.get_running_loop().create_task(stream.read(requests))
+            try:
+                while (response := await stream.next_answer()) is not None:
+                    yield response
+                await reader
+            finally:
+                reader.cancel()
 
     # Subscribing -------------------------------------------------------------------------------------------------
 
@@ -179,7 +181,8 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
                 by_member.setdefault((one.group, one.member, one.generation), []).append(one)
         outcomes: dict[tuple[str, str, int], tuple[Refusal | None, str]] = {}
         for key, leases in by_member.items():
-            outcomes[key] = await asyncio.to_thread(self._commit, self._caller().connections, leases)
+            with self._caller() as client:
+                outcomes[key] = await asyncio.to_thread(self._commit, client.connections, leases)
             driver = self._members.find(principal, key[0])
             if driver is not None and outcomes[key][0] is None and driver.member_id == key[1]:
                 driver.leases_committed({lease.topic_partition: lease.position for lease in leases})
@@ -219,7 +222,8 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
 
     async def EnsureTopic(self, request: EnsureTopicRequest, context: Any) -> EnsureTopicResponse:  # noqa: N802
         """Create a topic unless it exists."""
-        return await asyncio.to_thread(self._ensure_topic, self._caller(), request)
+        with self._caller() as client:
+            return await asyncio.to_thread(self._ensure_topic, client, request)
 
     def _ensure_topic(self, client: Client, request: EnsureTopicRequest) -> EnsureTopicResponse:
         topic = NewTopic(
@@ -241,7 +245,8 @@ class GatewayServicer(GatewayServiceServicer):  # type: ignore[misc, unused-igno
         """Return positions and lag."""
         if not request.topic:
             raise InvalidRequestError("topic is empty")
-        return await asyncio.to_thread(self._query, self._caller().connections, request)
+        with self._caller() as client:
+            return await asyncio.to_thread(self._query, client.connections, request)
 
     def _query(self, connections: Connections, request: QueryRequest) -> QueryResponse:
         count = connections.metadata.wait_for_topic(request.topic, _CALL_MS / 1000)
@@ -288,8 +293,8 @@ class ProducerIds:
         server.add_generic_rpc_handlers((handler,))
 
     async def _init_producer_id(self, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
-        connections = self._clients.of(current_caller().principal).connections
-        return await asyncio.to_thread(self._ask, connections, request)
+        with self._clients.use(current_caller().principal) as client:
+            return await asyncio.to_thread(self._ask, client.connections, request)
 
     def _ask(self, connections: Connections, request: InitProducerIdRequest) -> InitProducerIdResponse:
         brokers = deque(connections.metadata.wait_for_brokers(_CALL_MS / 1000))

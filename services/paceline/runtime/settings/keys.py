@@ -255,7 +255,7 @@ class GatewayKeys(ProcessKeys):
         200, "members", "maximum number of groups, and of subscribers without a group", ge=1, le=10_000
     )
     gateway_principals_max: int = key(
-        200, "principals", "maximum number of principals whose callers the gateway has served", ge=1, le=10_000
+        200, "principals", "maximum at a time; an idle one is forgotten for a new one", ge=1, le=10_000
     )
     gateway_pull_idle_ms: int = key(
         60_000, "ms", "time without a Pull after which the gateway leaves a group that has no stream", ge=1_000
