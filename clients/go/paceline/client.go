@@ -71,6 +71,7 @@ type Client struct {
 	logger         *slog.Logger
 	// quietUntil is the earliest time of the next warning, in milliseconds since 1970.
 	quietUntil atomic.Int64
+	throttles  *throttles
 
 	mu        sync.Mutex
 	bootstrap []string
@@ -116,8 +117,10 @@ func NewClient(config Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	throttles := &throttles{until: map[string]time.Time{}}
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
+		grpc.WithChainUnaryInterceptor(throttles.intercept),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDisableRetry(),
@@ -134,6 +137,7 @@ func NewClient(config Config) (*Client, error) {
 	return &Client{
 		requestTimeout: min(timeout, longestTime), dialOptions: options, bootstrap: config.Bootstrap,
 		logger:      cmp.Or(config.Logger, slog.Default()),
+		throttles:   throttles,
 		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }

@@ -38,6 +38,10 @@ type fakeCluster struct {
 	fetch       func(*pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult
 	produce     func(*pacelinev1.ProducePartition) *pacelinev1.ProducePartitionResult
 
+	// throttleMs is in the answers of Produce, Fetch, CreateTopics and DeleteTopics, called with the name of the RPC.
+	throttleMs func(name string) int32
+	create     func() *pacelinev1.CreateTopicResult
+
 	mu          sync.Mutex
 	left        []string
 	commits     []*pacelinev1.CommitOffsetsRequest
@@ -191,7 +195,7 @@ func (f *fakeCluster) ListOffsets(_ context.Context, request *pacelinev1.ListOff
 }
 
 func (f *fakeCluster) Fetch(_ context.Context, request *pacelinev1.FetchRequest) (*pacelinev1.FetchResponse, error) {
-	answer := &pacelinev1.FetchResponse{}
+	answer := &pacelinev1.FetchResponse{ThrottleMs: f.throttle("Fetch")}
 	for _, one := range request.GetPartitions() {
 		answer.Partitions = append(answer.Partitions, f.fetch(one))
 	}
@@ -209,7 +213,7 @@ func (f *fakeCluster) InitProducerId(context.Context, *pacelinev1.InitProducerId
 func (f *fakeCluster) Produce(_ context.Context, request *pacelinev1.ProduceRequest) (*pacelinev1.ProduceResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	answer := &pacelinev1.ProduceResponse{}
+	answer := &pacelinev1.ProduceResponse{ThrottleMs: f.throttle("Produce")}
 	for _, one := range request.GetPartitions() {
 		answer.Partitions = append(answer.Partitions, f.produce(one))
 	}
@@ -217,9 +221,20 @@ func (f *fakeCluster) Produce(_ context.Context, request *pacelinev1.ProduceRequ
 }
 
 func (f *fakeCluster) CreateTopics(context.Context, *pacelinev1.CreateTopicsRequest) (*pacelinev1.CreateTopicsResponse, error) {
-	return &pacelinev1.CreateTopicsResponse{}, nil
+	answer := &pacelinev1.CreateTopicsResponse{ThrottleMs: f.throttle("CreateTopics")}
+	if f.create != nil {
+		answer.Topics = append(answer.Topics, f.create())
+	}
+	return answer, nil
 }
 
 func (f *fakeCluster) DeleteTopics(context.Context, *pacelinev1.DeleteTopicsRequest) (*pacelinev1.DeleteTopicsResponse, error) {
-	return &pacelinev1.DeleteTopicsResponse{}, nil
+	return &pacelinev1.DeleteTopicsResponse{ThrottleMs: f.throttle("DeleteTopics")}, nil
+}
+
+func (f *fakeCluster) throttle(name string) int32 {
+	if f.throttleMs == nil {
+		return 0
+	}
+	return f.throttleMs(name)
 }

@@ -88,6 +88,10 @@ final class Cluster implements AutoCloseable {
         return connections.closed();
     }
 
+    Duration throttleTime() {
+        return Duration.ofMillis(connections.throttles().totalMs());
+    }
+
     ManagedChannel channel(String address) {
         return connections.to(address);
     }

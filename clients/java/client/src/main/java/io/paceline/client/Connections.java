@@ -35,6 +35,7 @@ final class Connections implements AutoCloseable {
     private final Map<String, Long> usedNanos = new HashMap<>();
     private final ChannelCredentials credentials;
     private final Warnings warnings = new Warnings();
+    private final Throttles throttles = new Throttles();
     /** Reads the TLS files again periodically; null without TLS. */
     private ScheduledExecutorService reloader;
     private volatile boolean closed;
@@ -119,6 +120,7 @@ final class Connections implements AutoCloseable {
                 .keepAliveTime(30, TimeUnit.SECONDS)
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .disableRetry()
+                .intercept(throttles.at(address))
                 .build());
         usedNanos.put(address, System.nanoTime());
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
@@ -143,6 +145,10 @@ final class Connections implements AutoCloseable {
 
     boolean closed() {
         return closed;
+    }
+
+    Throttles throttles() {
+        return throttles;
     }
 
     /** Closes every connection; calls in flight fail. */

@@ -1,5 +1,6 @@
 package io.paceline.client;
 
+import java.time.Duration;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
@@ -51,6 +52,14 @@ public final class PacelineClient implements AutoCloseable {
     /** Returns an admin client. */
     public Admin admin() {
         return new Admin(cluster);
+    }
+
+    /**
+     * Returns the sum of the pauses for which brokers and controllers have asked this client, because it is above a quota.
+     * Producers, consumers and administrative calls make the pauses themselves.
+     */
+    public Duration throttleTime() {
+        return cluster.throttleTime();
     }
 
     /** Closes every connection; calls in flight fail. Close producers and group consumers first. */
