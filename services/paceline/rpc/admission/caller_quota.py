@@ -29,7 +29,7 @@ def client_id_of(context: Any) -> str:
 class CallerQuota:
     """The quotas of the caller of one call or stream; all methods run on the event loop's thread."""
 
-    __slots__ = ("_clock_s", "_context", "_found_id", "_quotas", "_user", "key")
+    __slots__ = ("_context", "_found_id", "_quotas", "_user", "clock_s", "key")
 
     def __init__(
         self, quotas: ClientQuotas, principal: str, context: Any, method: str,
@@ -39,7 +39,8 @@ class CallerQuota:
         self._user = principal.removeprefix("User:")
         self._context = context
         self._found_id: str | None = None
-        self._clock_s = clock_s
+        self.clock_s = clock_s
+        """Returns the present time."""
         self.key = _BYTE_RATE_OF.get(method.removeprefix(_LOG_SERVICE), REQUEST)
         """The quota that delays this method, besides the quota of request time."""
 
@@ -54,13 +55,13 @@ class CallerQuota:
         """Charge the caller, and return its pause for this key in ms; 0 for none."""
         if not self._quotas.limits(key):
             return 0
-        return self._quotas.charge(self._user, self._client_id, key, amount, self._clock_s() * 1_000)
+        return self._quotas.charge(self._user, self._client_id, key, amount, self.clock_s() * 1_000)
 
     def pause_ms(self, key: str = "") -> int:
         """Return the rest of the caller's pause for a key; without a key, before the next call of this method."""
         if not self._quotas.values:
             return 0
-        now_ms = self._clock_s() * 1_000
+        now_ms = self.clock_s() * 1_000
         keys = (key,) if key else (self.key, REQUEST)
         return max(self._quotas.pause_ms(self._user, self._client_id, one, now_ms) for one in keys)
 
@@ -95,13 +96,13 @@ class _Timed:
         used_s = 0.0
         try:
             while True:
-                begin_s = time.perf_counter()
+                begin_s = self._quota.clock_s()
                 try:
                     awaited = steps.send(None) if failure is None else steps.throw(failure)
                 except StopIteration as end:
                     return end.value
                 finally:
-                    used_s += time.perf_counter() - begin_s
+                    used_s += self._quota.clock_s() - begin_s
                 failure = None
                 try:
                     yield awaited
