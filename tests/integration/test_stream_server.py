@@ -19,8 +19,11 @@ from paceline.model.errors import (
     NotLeaderOrFollowerError,
     RequestTimedOutError,
 )
+from paceline.model.identity import Identity, Role
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
+from paceline.rpc.security.authorizer import Caller
+from paceline.rpc.security.guard import Guard
 from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
 from paceline.rpc.streams.stream_call import StreamCall
 from paceline.rpc.streams.stream_client import StreamClient
@@ -75,7 +78,9 @@ class Calls(list[tuple[str, str | None]]):
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Any, calls: Calls, max_streams: int = MAX_STREAMS) -> AsyncIterator[AioRpcServer]:
+async def serving(
+    handler: Any, calls: Calls, max_streams: int = MAX_STREAMS, guard: Guard | None = None
+) -> AsyncIterator[AioRpcServer]:
     handlers = (grpc.method_handlers_generic_handler("test.Echo", {"Ask": handler}),)
     made = AioRpcServer(
         "TEST",
@@ -83,6 +88,7 @@ async def serving(handler: Any, calls: Calls, max_streams: int = MAX_STREAMS) ->
         observe=calls,
         with_reflection=False,
         max_streams=max_streams,
+        guard=guard,
     )
     made.bind("127.0.0.1", 0)
     await made.start()
@@ -303,6 +309,30 @@ async def test_a_stream_beyond_the_limit_is_refused_in_favour_of_unary_calls(
     finally:
         for asker in askers:
             asker.close()
+
+
+async def test_streams_of_gateways_have_a_limit_of_their_own() -> None:
+    """A gateway has a stream for each of its principals, more than another client ever needs."""
+    callers = iter([Role.CLIENT, Role.GATEWAY, Role.GATEWAY, Role.CLIENT])
+
+    class ByTurns(Guard):
+        def admit(self, method: str, context: Any) -> Caller:
+            return Caller("User:a", Identity("0" * 32, next(callers), "a"))
+
+        def check(self, *_: Any) -> None:
+            pass
+
+    echo = Echo()
+    async with serving(stream_handler(echo.ask), Calls(), max_streams=1, guard=ByTurns("TEST")) as server:
+        askers = [Asker(server.port) for _ in range(4)]
+        try:
+            for asker in askers[:-1]:
+                assert await asker.ask(b"one of many") == b"one of many"
+            outcome = await asyncio.to_thread(askers[-1].begin(b"too late").get, True, PATIENCE_S)
+            assert outcome.code() is grpc.StatusCode.UNIMPLEMENTED
+        finally:
+            for asker in askers:
+                asker.close()
 
 
 async def test_a_request_ends_when_its_response_is_delivered_or_cannot_be(

@@ -1,7 +1,8 @@
 """`Connections`: channels to brokers and cluster metadata, which several clients of a process can share."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -12,6 +13,9 @@ from paceline.rpc.channels import ChannelCache, Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.metadata_refresher import METADATA_MAX_AGE_MS, MetadataRefresher
+
+NAMED_CONNECTIONS: Final = 8
+"""Connections to a broker for all named clients, which take turns: a broker takes 256 calls at a time on each."""
 
 
 class Connections:
@@ -50,7 +54,17 @@ class Connections:
         options: Options = [("grpc.primary_user_agent", user_agent)] if user_agent else []
         self.addresses = addresses
         self._max_age_ms = metadata_max_age_ms
-        self.channels = ChannelCache(lambda address: open_channel(address, tls=credentials, more_options=options))
+
+        def channels(own_connection: bool) -> ChannelCache:
+            return ChannelCache(
+                lambda address: open_channel(
+                    address, tls=credentials, own_connection=own_connection, more_options=options
+                )
+            )
+
+        self.channels = channels(False)
+        self._all_channels = [self.channels, *(channels(True) for _ in range(1, NAMED_CONNECTIONS))]
+        self._next_channels = cycle(self._all_channels)
         self.metadata = MetadataRefresher(
             addresses, self.channels, max_age_ms=metadata_max_age_ms, name=f"{name}-metadata"
         )
@@ -63,12 +77,13 @@ class Connections:
         Args:
             principal: the client, ``User:<name>``.
         """
-        return _NamedConnections(self, principal)
+        return _NamedConnections(self, principal, next(self._next_channels))
 
     def close(self) -> None:
         """Close the channels and join the thread; calls in progress end with CANCELLED."""
         self.metadata.stop()
-        self.channels.close()
+        for one in self._all_channels:
+            one.close()
         self.metadata.close()
 
     def __enter__(self) -> "Connections":
@@ -79,13 +94,14 @@ class Connections:
 
 
 class _NamedConnections(Connections):
-    def __init__(self, shared: Connections, principal: str) -> None:
+    def __init__(self, shared: Connections, principal: str, channels: ChannelCache) -> None:
         def open_one(address: str) -> Any:
-            channel: Any = _SharedChannel(shared.channels.get(address))
+            channel: Any = _SharedChannel(channels.get(address))
             return grpc.intercept_channel(channel, _Naming(principal))
 
         self.addresses, self._max_age_ms = shared.addresses, shared._max_age_ms
         self.channels = ChannelCache(open_one)
+        self._all_channels = [self.channels]
         self.metadata = MetadataRefresher(
             self.addresses, self.channels, max_age_ms=self._max_age_ms, name=f"{principal}-metadata"
         )

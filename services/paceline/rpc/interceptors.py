@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
+from paceline.model.identity import Role
 from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
@@ -25,7 +26,7 @@ from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.authorizer import Caller, authorized, check_call, current_call
 from paceline.rpc.security.guard import Guard, current_caller, names_principal
-from paceline.rpc.streams.stream_server import Answer, OpenStreams
+from paceline.rpc.streams.stream_server import MAX_GATEWAY_STREAMS, Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 HEALTH_WATCH: Final = "/grpc.health.v1.Health/Watch"
@@ -102,6 +103,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._wrapped: dict[tuple[str, bool], Any] = {}
         self.streams = OpenStreams(max_streams)
         """The open request streams."""
+        self.gateway_streams = OpenStreams(MAX_GATEWAY_STREAMS)
+        """Those of gateways, which so take no stream from other clients."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """Return the wrapped handler; wrappers are cached by method, so a call costs one dictionary lookup."""
@@ -171,7 +174,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
                     self._guard.check(method, caller, request, of)
                     return await quota.timed(answer(request, of))
 
-                await self.streams.serve(checked, context, measured)
+                is_gateway = caller.identity is not None and caller.identity.role is Role.GATEWAY
+                streams = self.gateway_streams if is_gateway else self.streams
+                await streams.serve(checked, context, measured)
             except BaseException as failure:
                 await self._abort(method, begin, failure, context)
 

@@ -27,7 +27,7 @@ from paceline.rpc.admission.silent_calls import MAX_SILENT_CALLS, SilentCalls
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
 from paceline.rpc.security.authorizer import authorized
 from paceline.rpc.security.guard import NODE_LISTENERS, Guard
-from paceline.rpc.streams.stream_server import MAX_STREAMS
+from paceline.rpc.streams.stream_server import MAX_GATEWAY_STREAMS, MAX_STREAMS
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -185,7 +185,7 @@ class AioRpcServer(_BoundServer):
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes, max_connections, receive_buffer_bytes)
             + UNCOMPRESSED * (listener in NODE_LISTENERS),
-            maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
+            maximum_concurrent_rpcs=max_calls + max_streams + MAX_GATEWAY_STREAMS + ROOM_FOR_HEALTH,
         )
         super().__init__(listener, services, server, credentials)
         self._health = health.aio.HealthServicer()
@@ -210,6 +210,7 @@ class AioRpcServer(_BoundServer):
         """Refuse new calls, wait up to ``grace_s`` seconds for calls in progress, then cancel them."""
         await self._health.enter_graceful_shutdown()
         self._interceptor.streams.end()
+        self._interceptor.gateway_streams.end()
         await self._server.stop(grace_s)
 
 

@@ -13,22 +13,24 @@ import pytest
 from paceline.gateway.service.clients import IDLE_S, Client, Clients
 from paceline.model.errors import ThrottledError
 from paceline_client import Connections
+from paceline_client.connections import NAMED_CONNECTIONS
 
 
 @contextmanager
-def silent_broker(calls: threading.Semaphore) -> Iterator[str]:
-    """A broker that receives calls and does not answer them."""
+def silent_broker(calls: threading.Semaphore, peers: set[str]) -> Iterator[str]:
+    """A broker that receives calls, adds their connections to ``peers``, and does not answer them."""
     over = threading.Event()
 
     def receive(_details: object) -> grpc.RpcMethodHandler:
-        def wait(_request: bytes, _context: object) -> bytes:
+        def wait(_request: bytes, context: grpc.ServicerContext) -> bytes:
+            peers.add(context.peer())
             calls.release()
             over.wait(20)
             return b""
 
         return grpc.unary_unary_rpc_method_handler(wait)
 
-    server = grpc.server(ThreadPoolExecutor(8))
+    server = grpc.server(ThreadPoolExecutor(12))
     server.add_generic_rpc_handlers((type("Any", (grpc.GenericRpcHandler,), {"service": lambda _, it: receive(it)})(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -39,7 +41,7 @@ def silent_broker(calls: threading.Semaphore) -> Iterator[str]:
 
 def test_calls_without_an_answer_delay_the_stop_no_longer_than_one() -> None:
     calls = threading.Semaphore(0)
-    with silent_broker(calls) as address:
+    with silent_broker(calls, set()) as address:
 
         async def with_callers() -> Clients:
             clients = Clients(Connections(address), names_callers=True, limit=10)
@@ -53,6 +55,23 @@ def test_calls_without_an_answer_delay_the_stop_no_longer_than_one() -> None:
         began_s = time.monotonic()
         clients.close_connections()
         assert time.monotonic() - began_s < 2.5
+
+
+def test_principals_share_a_few_connections_because_a_broker_limits_the_calls_of_one() -> None:
+    calls, peers = threading.Semaphore(0), set[str]()
+    with silent_broker(calls, peers) as address:
+        shared = Connections(address)
+        named = [shared.named(f"User:{index}") for index in range(NAMED_CONNECTIONS + 2)]
+        for one in named:
+            one.metadata.request()
+        for _ in named:
+            assert calls.acquire(timeout=20)
+        assert len(peers) == NAMED_CONNECTIONS
+        for one in named:
+            one.metadata.stop()
+        shared.close()
+        for one in named:
+            one.close()
 
 
 class Clock:

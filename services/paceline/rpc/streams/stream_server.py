@@ -33,6 +33,8 @@ MAX_STREAMS: Final = 128
 `receive_limiter` cannot delay a request on a stream as it delays a call, so this many requests of the largest size (4
 MiB) may arrive at the same time.
 """
+MAX_GATEWAY_STREAMS: Final = 1_024
+"""Most open streams of gateways at one listener, besides `MAX_STREAMS`: they have two or three for each principal."""
 LONGEST_DELIVERY_S: Final = 60.0
 """A client that has not read a response after this time is disconnected, because its requests count as memory."""
 MAX_UNDER_WAY: Final = 16
