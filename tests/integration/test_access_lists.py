@@ -336,6 +336,21 @@ def test_a_gateway_has_the_rights_of_its_caller_alone(access: Access) -> None:
     assert refused and all(one["uri"].endswith("/gateway/1") for one in refused)
 
 
+def test_a_subscription_needs_a_rule_for_its_group(access: Access) -> None:
+    access.give("carol", "Read", "Topic", "rides")
+    address = access.cluster.start_gateway().client_address
+    requests: queue.SimpleQueue[SubscribeRequest] = queue.SimpleQueue()
+    requests.put(SubscribeRequest(subscribe=Subscription(topics=["rides"], group="of others")))
+    with gateway_channel(access, "carol", address) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            for _ in GatewayServiceStub(channel).Subscribe(iter(requests.get, None), timeout=60):
+                pass
+        assert from_rpc_error(refused.value).code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    eventually(
+        lambda: access.audit("denied", principal="User:carol", resource="Group:LITERAL:of others"), SETTLED_S, "audited"
+    )
+
+
 def test_only_a_gateway_may_name_another_principal(access: Access) -> None:
     with gateway_channel(access, "carol", access.cluster.bootstrap.split(",")[0]) as channel:
         stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)
