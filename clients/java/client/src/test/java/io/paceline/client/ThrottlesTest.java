@@ -81,12 +81,11 @@ class ThrottlesTest {
                 .addPartitions(FetchPartitionResult.newBuilder().setRecords(RecordList.newBuilder().addRecords(
                         Record.newBuilder().setOffset(request.getPartitions(0).getFetchOffset())))).build());
         List<Long> offsets = new ArrayList<>();
-        try (Consumer consumer = client.consumer()) {
-            consumer.assign("t", 0, 0);
-            while (offsets.size() < 2) {
-                consumer.poll(Duration.ofSeconds(1)).forEach(record -> offsets.add(record.offset()));
-                client.admin().describeCluster(); // has no quota
-            }
+        Consumer consumer = client.consumer();
+        consumer.assign("t", 0, 0);
+        while (offsets.size() < 2) {
+            consumer.poll(Duration.ofSeconds(1)).forEach(record -> offsets.add(record.offset()));
+            client.admin().describeCluster(); // has no quota
         }
         assertEquals(List.of(0L, 1L), offsets.subList(0, 2));
         assertPause();
