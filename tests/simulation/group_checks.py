@@ -189,7 +189,9 @@ class GroupChecks:
             if record is None or self._is_excused(record):
                 continue
             places = self._places(record, group_id)
-            told = {one.mark for (owner, _), seen in self.history.seen.items() if owner == group_id for one in seen}
+            told = {
+                (tp, one.mark) for (owner, tp), seen in self.history.seen.items() if owner == group_id for one in seen
+            }
             self._expired_in_time(record, group_id, told)
             for (owner, partition), seen in sorted(self.history.seen.items()):
                 if owner == group_id:
@@ -227,10 +229,11 @@ class GroupChecks:
                 # The offset was deleted: at the earliest by the first tombstone after the commit that was known.
                 heappush(known, (one.ended_us, min(place for place in found if place >= floor)))
 
-    def _expired_in_time(self, record: PartitionRecord, group_id: str, told: set[str]) -> None:
+    def _expired_in_time(self, record: PartitionRecord, group_id: str, told: set[tuple[TopicPartition, str]]) -> None:
         """Check that no offset was deleted before it had expired, unless something else may have deleted it.
 
-        A commit that was never acknowledged, and never seen, does not renew an offset.
+        A commit that was never acknowledged, and never seen for this partition, does not renew the partition's offset:
+        its coordinator has not applied it, and one of its offsets may be deleted while the others are loaded later.
         """
         profile = self._cluster.profile
         if profile.deletes(group_id) or "clock-jump" in profile.fault_kinds or self._cluster.checks.dead_topic_ids:
@@ -246,7 +249,7 @@ class GroupChecks:
                 self._verdicts.check("C14", in_time, f"{group_id} {key.topic_partition}: deleted after {age_ms} ms")
                 continue
             value = decode_offset_value(one.value)
-            if value.metadata in told:
+            if (key.topic_partition, value.metadata) in told:
                 committed_ms[key.topic_partition] = value.commit_timestamp
 
     def _coordinator_agrees(
@@ -254,7 +257,7 @@ class GroupChecks:
         group_id: str,
         record: PartitionRecord,
         places: Mapping[TopicPartition, Mapping[str, list[int]]],
-        told: set[str],
+        told: set[tuple[TopicPartition, str]],
     ) -> None:
         """Check that the coordinator has the last record of each offset."""
         leader = None if record.zk is None else self._cluster.broker_named(f"broker-{record.zk.leader}")
@@ -271,7 +274,9 @@ class GroupChecks:
                 # Members commit every offset again after the faults. Here the last record may be of a commit or an
                 # expiration that was never acknowledged, which counts at the next load.
                 end = max(marks.get(held.get(partition, NO_MARK), [-1]))
-                last = next((mark for mark in marks if mark in told and mark and max(marks[mark]) > end), None)
+                last = next(
+                    (mark for mark in marks if (partition, mark) in told and mark and max(marks[mark]) > end), None
+                )
                 self._verdicts.check("C14", last is None, f"{group_id} {partition}: {leader.name} lacks {last!r}")
                 continue
             self._verdicts.check(

@@ -37,9 +37,9 @@ def record_of(cluster: SimulatedCluster) -> PartitionRecord:
     return cluster.checks.records.get(TOPIC_ID, OFFSETS)
 
 
-def write(cluster: SimulatedCluster, mark: str | None, early_ms: int = 0) -> None:
+def write(cluster: SimulatedCluster, mark: str | None, early_ms: int = 0, committed_ms: int = 0) -> None:
     """Append and commit a batch with a committed offset, or with a tombstone when the offset expires, or early."""
-    value = None if mark is None else encode_offset_value(OffsetValue(7, -1, mark, 0))
+    value = None if mark is None else encode_offset_value(OffsetValue(7, -1, mark, committed_ms))
     at_ms = 0 if mark is not None else cluster.profile.offsets_retention_ms - early_ms
     data = encode_batch([NewRecord(at_ms, encode_offset_key(GROUP, SALES), value)])
     cluster.checks.compaction.written(data)
@@ -48,16 +48,23 @@ def write(cluster: SimulatedCluster, mark: str | None, early_ms: int = 0) -> Non
     record.thw += 1
 
 
-def see(cluster: SimulatedCluster, mark: str, at: int, fetched: bool, by_deposed: bool = False) -> None:
+def see(
+    cluster: SimulatedCluster,
+    mark: str,
+    at: int,
+    fetched: bool,
+    by_deposed: bool = False,
+    partition: TopicPartition = SALES,
+) -> None:
     checks, value = cluster.checks.groups, OffsetValue(7, -1, mark, 0)
     cluster.world.now_us = at
     commit, fetch = checks.commit_begins(GROUP, mark), checks.fetch_begins(GROUP)
     fetch.told_by_deposed = by_deposed
     cluster.world.now_us = at + 5
     if fetched:
-        checks.fetched(fetch, {SALES: value if mark else None})
+        checks.fetched(fetch, {partition: value if mark else None})
     else:
-        checks.committed(commit, [SALES])
+        checks.committed(commit, [partition])
 
 
 def violated(cluster: SimulatedCluster) -> tuple[str, ...]:
@@ -148,6 +155,21 @@ def test_an_offset_that_is_deleted_before_it_expires_is_reported(
     write(cluster, None, early_ms)
     see(cluster, "a", 10, fetched=False)
     assert violated(cluster) == verdict
+
+
+@pytest.mark.parametrize(("seen_for", "is_early"), [(SALES, True), (TopicPartition("t", 1), False)])
+def test_a_commit_renews_only_offsets_of_partitions_for_which_it_was_seen(
+    cluster: SimulatedCluster, seen_for: TopicPartition, is_early: bool
+) -> None:
+    """The coordinator did not learn that commit b was stored, so the offset of commit a expired in its memory."""
+    write(cluster, "a")
+    write(cluster, "b", committed_ms=1_000)
+    write(cluster, None)
+    see(cluster, "a", 10, fetched=False)
+    see(cluster, "b", 20, fetched=True, partition=seen_for)
+    cluster.checks.groups.finish()
+    early = [one for one in cluster.checks.verdicts.all["C14"].evidence if "deleted after" in one]
+    assert bool(early) is is_early
 
 
 def test_an_offset_committed_after_its_tombstone_is_returned_again(cluster: SimulatedCluster) -> None:
