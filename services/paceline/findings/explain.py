@@ -144,11 +144,8 @@ def _promises(facts: PartitionFacts, now_ms: int) -> _Found:
         elif end > (leader.high_watermark or 0):
             # A new or restarted leader learns the high watermark from the next fetch of each follower.
             is_new = facts.leader_since_ms is not None and now_ms - facts.leader_since_ms < SILENT_MS
-            is_new = is_new or any(
-                one.last_fetch_ago_ms is None
-                for one in facts.replicas
-                if one.broker_id in facts.isr and one is not leader
-            )
+            silent = {one.broker_id for one in facts.replicas if one.last_fetch_ago_ms is None} - {leader.broker_id}
+            is_new = is_new or not silent.isdisjoint(facts.isr)
             symptom = f"has records {told} above the high watermark {leader.high_watermark or 0:,} of its leader"
             yield Severity.NOTE if is_new else Severity.BROKEN, FindingKind.NOT_COMMITTED, symptom, None, None
 

@@ -84,9 +84,8 @@ class Clients:
                 f"the gateway serves {self._limit} principals, gateway.principals.max; use another gateway",
             )
         connections = self._shared.named(principal) if self._names_callers else self._shared
-        publisher, admin = Publisher(connections, self._room), Admin(connections)
-        self._clients[key] = Client(connections, publisher, admin, self._clock_s())
-        return self._clients[key]
+        publisher = Publisher(connections, self._room)
+        return self._clients.setdefault(key, Client(connections, publisher, Admin(connections), self._clock_s()))
 
     def forget_idle(self) -> None:
         """Forget the principals that have been idle for `IDLE_S`."""
