@@ -86,10 +86,12 @@ async def test_requests_beyond_those_being_received_are_throttled_unread(door: D
     receive_limiter._slow_after_s = 60.0
     over = asyncio.Event()
 
-    async def sends_for_ever() -> None:
-        await receive_limiter.receive(over.wait)
+    async def sends_for_ever(caller: str) -> None:
+        await receive_limiter.receive(over.wait, caller)
 
-    senders = [asyncio.get_running_loop().create_task(sends_for_ever()) for _ in range(RECEIVED_AT_ONCE)]
+    # One caller never has all slots.
+    callers = [f"User:{number}" for number in range(RECEIVED_AT_ONCE)]
+    senders = [asyncio.get_running_loop().create_task(sends_for_ever(one)) for one in callers]
     await until(lambda: receive_limiter.under_way == RECEIVED_AT_ONCE)
     error = await failure_of(door.log().Produce(produce_of()))
     assert isinstance(error, ThrottledError) and "try again" in str(error)
