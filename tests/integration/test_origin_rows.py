@@ -329,6 +329,17 @@ def test_an_orderly_stop_moves_the_leader_and_then_closes(
     record_property("real processes, orderly stop: closed (ms)", round(ended_ms - moved["wall_ms"]))
 
 
+LONGER_THAN_A_FETCH_WAITS_MS = 1_000
+
+
+def since_last_fetches(address: str, leader: int, topic: str) -> list[int]:
+    """Return how many milliseconds ago each follower of partition 0 fetched, as its leader says."""
+    request = metadata_pb.DescribeReplicasRequest(topic=topic, partitions=[0])
+    with grpc.insecure_channel(address) as channel:
+        answer = metadata_service_pb2_grpc.MetadataServiceStub(channel).DescribeReplicas(request, timeout=LONG_S)
+    return [one.last_fetch_ago_ms for one in answer.partitions[0].replicas if one.broker_id != leader]
+
+
 @pytest.mark.origin("S1-12")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
@@ -336,23 +347,28 @@ def test_a_leader_that_returns_truncates_what_its_successor_lacks(
     cluster: LocalCluster, record_property: Callable[[str, object], None]
 ) -> None:
     followers = [cluster.broker(number) for number in (1, 2)]
+    address = cluster.bootstrap.split(",")[2]
     with (
         Admin(cluster.bootstrap) as admin,
         Producer(cluster.bootstrap) as producer,
         Producer(cluster.bootstrap, acks="leader", linger_ms=0) as alone,
     ):
         admin.create_topics([NewTopic("truncated", assignments=[[3, 1, 2]])])
+        # `alone` finds the leader now: later it would ask brokers that stand still, until the ISR is the leader alone.
+        alone.send("truncated", b"first").result(LONG_S)
         producer.send("truncated", b"committed").result(LONG_S)
         until(lambda: len(admin.describe_topics(["truncated"])[0].partitions[0].isr) == 3)
         for follower in followers:
             cluster.pause(follower)
         try:
-            assert alone.send("truncated", b"uncommitted").result(LONG_S).offset == 1
+            # The leader has answered the fetches that waited: none of them carries the next record to a follower.
+            until(lambda: min(since_last_fetches(address, 3, "truncated")) > LONGER_THAN_A_FETCH_WAITS_MS)
+            assert alone.send("truncated", b"uncommitted").result(LONG_S).offset == 2
             cluster.kill(cluster.broker(3))
         finally:
             for follower in followers:
                 cluster.resume(follower)
-        assert producer.send("truncated", b"after").result(LONG_S).offset == 1
+        assert producer.send("truncated", b"after").result(LONG_S).offset == 2
         cluster.restart(cluster.broker(3))
         until(lambda: bool(changes(cluster, 3, StateChangeKind.TRUNCATED, "truncated")))
         (truncated,) = changes(cluster, 3, StateChangeKind.TRUNCATED, "truncated")
@@ -360,5 +376,5 @@ def test_a_leader_that_returns_truncates_what_its_successor_lacks(
         assert truncated["leader_epoch"] == following["leader_epoch"] > 0
         until(lambda: 3 in admin.describe_topics(["truncated"])[0].partitions[0].isr)
     with StubClient(cluster.bootstrap.split(",")) as reader:
-        assert list(reader.read_all("truncated", 0, 2).values()) == [b"committed", b"after"]
+        assert list(reader.read_all("truncated", 0, 3).values()) == [b"first", b"committed", b"after"]
     record_property("real processes, truncation (ms)", truncated["wall_ms"] - following["wall_ms"])
