@@ -316,7 +316,7 @@ async def test_streams_of_gateways_have_a_limit_of_their_own() -> None:
     callers = iter([Role.CLIENT, Role.GATEWAY, Role.GATEWAY, Role.CLIENT])
 
     class ByTurns(Guard):
-        def admit(self, method: str, context: Any) -> Caller:
+        def admit(self, method: str, context: Any, is_named: bool = True) -> Caller:
             return Caller("User:a", Identity("0" * 32, next(callers), "a"))
 
         def check(self, *_: Any) -> None:

@@ -233,6 +233,7 @@ def test_every_documented_metric_is_served_by_a_real_process(local_cluster: Loca
             "paceline_request_errors_total",
             "paceline_controller_takeover_seconds",
             "paceline_listener_limit_refusals_total",
+            "paceline_client_throttle_seconds_total",
         }
 
         def missing(node: Node = node, names: set[str] = names - never) -> set[str]:
