@@ -30,7 +30,7 @@ class CertificateServicer(acl_service_pb2_grpc.AclServiceServicer):
     async def RevokeCertificate(  # noqa: N802
         self, request: pb.RevokeCertificateRequest, context: Any
     ) -> pb.RevokeCertificateResponse:
-        """Revoke a certificate, unless it is the caller's: so somebody can always restore it."""
+        """Revoke a certificate, unless it is the caller's, so that a caller is left who can restore it."""
         number, own = serial_number_of(request.serial_number), current_call().caller.serial_number
         if not own:
             raise InvalidRequestError("the caller has no certificate, so this listener accepts callers without one")
