@@ -35,17 +35,17 @@ def files(cluster: ComposeCluster, name: str) -> TlsFiles:
 
 
 def read_python(cluster: ComposeCluster, name: str, topic: str) -> str:
-    with Consumer(cluster.bootstrap, tls=files(cluster, name)) as consumer:
-        consumer.assign([TopicPartition(topic, 0)])
-        consumer.seek(TopicPartition(topic, 0), 0)
-        deadline_s = time.monotonic() + 60
-        while time.monotonic() < deadline_s:
-            try:
+    try:
+        with Consumer(cluster.bootstrap, tls=files(cluster, name)) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            consumer.seek(TopicPartition(topic, 0), 0)
+            deadline_s = time.monotonic() + 60
+            while time.monotonic() < deadline_s:
                 found = [one.value for records in consumer.poll(2_000).values() for one in records]
-            except TopicAuthorizationError as error:
-                return error.code.name
-            if found:
-                return (found[0] or b"").decode()
+                if found:
+                    return (found[0] or b"").decode()
+    except TopicAuthorizationError as error:
+        return error.code.name
     return ""
 
 
