@@ -9,6 +9,7 @@ import click
 from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import reported
 from paceline.cli.output import output_option, show, tell
+from paceline.model.errors import InvalidRequestError
 from paceline.model.identity import Identity, InvalidIdentityError, Role, cluster_id_of, trust_domain_of
 from paceline.model.serial_numbers import serial_number_of
 
@@ -165,7 +166,10 @@ def _serial_number(certificate: str) -> tuple[str, str]:
     """Return serial number and principal of a certificate file, or a serial number without a principal."""
     path = Path(certificate)
     if not path.is_file():
-        return serial_number_of(certificate), ""
+        try:
+            return serial_number_of(certificate), ""
+        except InvalidRequestError as error:
+            raise click.ClickException(f"there is no such file, and {error}") from None
     certificates = _certificates()
     try:
         found = certificates.summary_of(path)

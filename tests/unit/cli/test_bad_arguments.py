@@ -150,3 +150,9 @@ def test_an_option_before_the_verb_is_shown_behind_it() -> None:
 def test_a_word_that_is_no_number_is_called_so() -> None:
     ended = CliRunner().invoke(cli, ["broker", "describe", "x", *UNREACHABLE])
     assert (ended.exit_code, "'x' is not a valid integer." in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_a_certificate_to_revoke_that_is_neither_a_file_nor_a_number_is_named() -> None:
+    done = CliRunner().invoke(cli, ["certs", "revoke", "absent.crt", "-b", "127.0.0.1:1"])
+    assert done.exit_code == 1
+    assert "there is no such file, and 'absent.crt' is not a serial number" in done.stderr
