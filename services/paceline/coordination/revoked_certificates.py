@@ -45,6 +45,8 @@ def revoke(serial_number: str, principal: str) -> Flow[None]:
     yield from ensure_paths([_PATH])
     path = f"{_PATH}/{serial_number}"
     listed = yield from read_serial_numbers()
+    if serial_number in listed:
+        return
     if len(listed) >= MAX_REVOKED:
         raise InvalidRequestError(f"{len(listed)} certificates are revoked: restore those that have expired first")
     (created,) = yield Zk([Create(path, principal.encode())])

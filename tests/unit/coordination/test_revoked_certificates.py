@@ -79,4 +79,5 @@ def test_a_full_list_refuses_further_certificates(monkeypatch: pytest.MonkeyPatc
         world.run(revoke(number, ""))
     with pytest.raises(InvalidRequestError, match="2 certificates"):
         world.run(revoke("c", ""))
+    world.run(revoke("b", "User:alice"))
     assert world.run(read_serial_numbers()) == {"a", "b"}

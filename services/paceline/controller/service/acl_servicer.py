@@ -1,11 +1,15 @@
-"""AclService: list and change access rules and quotas, and tell what the rules allow. Any controller serves it."""
+"""AclService: access rules, quotas, revoked certificates, and what the rules allow. Any controller serves it."""
 
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from paceline.controller.service.certificate_servicer import CertificateServicer
+from paceline.controller.service.certificate_servicer import (
+    describe_revoked_certificates,
+    restore_certificate,
+    revoke_certificate,
+)
 from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.controller.service.quota_servicer import alter_client_quotas, describe_client_quotas
 from paceline.controller.service.zookeeper_writes import written
@@ -33,6 +37,7 @@ from paceline.rpc.convert import common
 from paceline.rpc.pages import page_in_request_order
 from paceline.rpc.security.authorizer import Call, Mode, current_call
 from paceline.v1 import acl_service_pb2 as pb
+from paceline.v1 import acl_service_pb2_grpc
 
 MAX_ACLS: Final = 10_000
 _NAMES: Final[dict[str, type[StrEnum]]] = {
@@ -47,11 +52,11 @@ E = TypeVar("E", bound=StrEnum)
 New = Callable[[tuple[AclEntry, ...]], tuple[AclEntry, ...]]
 
 
-class AclServicer(CertificateServicer):
-    """Serves access rules and quotas on one listener."""
+class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
+    """Serves access rules, quotas and revoked certificates on one listener."""
 
     def __init__(self, handle: NodeHandle) -> None:
-        super().__init__(handle)
+        self._handle = handle
 
     async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> pb.CreateAclsResponse:  # noqa: N802
         """Add rules, or none if one is invalid."""
@@ -128,6 +133,24 @@ class AclServicer(CertificateServicer):
     ) -> pb.DescribeClientQuotasResponse:
         """Return a page of the quotas that the filter selects."""
         return describe_client_quotas(self._handle.quotas, request)
+
+    async def RevokeCertificate(  # noqa: N802
+        self, request: pb.RevokeCertificateRequest, context: Any
+    ) -> pb.RevokeCertificateResponse:
+        """Revoke a certificate."""
+        return await revoke_certificate(self._handle, request, context)
+
+    async def RestoreCertificate(  # noqa: N802
+        self, request: pb.RestoreCertificateRequest, context: Any
+    ) -> pb.RestoreCertificateResponse:
+        """Accept a revoked certificate again."""
+        return await restore_certificate(self._handle, request, context)
+
+    async def DescribeRevokedCertificates(  # noqa: N802
+        self, request: pb.DescribeRevokedCertificatesRequest, context: Any
+    ) -> pb.DescribeRevokedCertificatesResponse:
+        """Return the revoked certificates."""
+        return await describe_revoked_certificates(self._handle, request, context)
 
     def _lists(self) -> AccessListReader:
         if current_call().authorizer.mode is Mode.OFF:

@@ -1,7 +1,8 @@
-"""Wait for a write to ZooKeeper that a caller has requested, and audit it."""
+"""Wait for ZooKeeper on behalf of a caller, and audit the caller's writes."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from paceline.coordination.errors import SessionLostError
@@ -31,12 +32,24 @@ async def written(
             done.set_result(answer)
 
     begin(answered)
+    with zookeeper_errors():
+        answer = await asyncio.wait_for(done, zookeeper_timeout_s(context))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def zookeeper_timeout_s(context: Any) -> float:
+    """Return how long the call waits for ZooKeeper."""
+    return wait_within_deadline(_TIMEOUT_MS, context) / 1000
+
+
+@contextlib.contextmanager
+def zookeeper_errors() -> Iterator[None]:
+    """Raise RequestTimedOutError if ZooKeeper has not answered in time, or its session has ended."""
     try:
-        answer = await asyncio.wait_for(done, wait_within_deadline(_TIMEOUT_MS, context) / 1000)
+        yield
     except TimeoutError:
-        raise RequestTimedOutError("ZooKeeper has not answered in time; the change may still be made") from None
-    if isinstance(answer, SessionLostError):
-        raise RequestTimedOutError(f"{answer}; the change may have been made") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        raise RequestTimedOutError("ZooKeeper has not answered in time; a change may still be made") from None
+    except SessionLostError as error:
+        raise RequestTimedOutError(f"{error}; a change may have been made") from None
