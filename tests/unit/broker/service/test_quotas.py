@@ -13,7 +13,7 @@ from paceline_client.wire import decode_fetch_answer
 from tests.support.broker_cluster import TP, batch
 from tests.unit.broker.service.test_access import Served
 
-NOBODY: Any = SimpleNamespace(invocation_metadata=lambda: ())
+WITHOUT_METADATA: Any = SimpleNamespace(invocation_metadata=lambda: ())
 
 
 class Limited(Served):
@@ -27,7 +27,7 @@ class Limited(Served):
     def act(self, method: str) -> Any:
         self.call.exempt = self.authorizer.exemption("User:broker/1")
         self.call.quota = CallerQuota(
-            self.quotas, "User:alice", NOBODY, f"/paceline.v1.LogService/{method}", lambda: 0.0
+            self.quotas, "User:alice", WITHOUT_METADATA, f"/paceline.v1.LogService/{method}", lambda: 0.0
         )
         return acting_as(self.call)
 

@@ -31,7 +31,7 @@ from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 from tests.support.zookeeper.recorder import Recorder
 
-NOBODY: Any = SimpleNamespace(invocation_metadata=lambda: ())
+WITHOUT_METADATA: Any = SimpleNamespace(invocation_metadata=lambda: ())
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class Mutations:
         quotas.use({QuotaEntity("alice"): {MUTATION: 1.0}})
         self.now_s = 0.0
         self.call = Call(Caller("User:alice"), Authorizer())
-        self.call.quota = CallerQuota(quotas, "User:alice", NOBODY, "/x/CreateTopics", lambda: self.now_s)
+        self.call.quota = CallerQuota(quotas, "User:alice", WITHOUT_METADATA, "/x/CreateTopics", lambda: self.now_s)
         self.asked: list[tuple[str, ...]] = []
 
     async def create(self, sizes: dict[str, int], **errors: PacelineError) -> tuple[list[TopicResult], int]:
