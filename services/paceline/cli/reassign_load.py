@@ -34,9 +34,12 @@ def measure(
     """
     topics = sorted({topic for topic, _ in partitions})
     started = time.monotonic()
-    first = _readings(admin, topics) if seconds else {}
-    time.sleep(seconds)
-    second = _readings(admin, topics) if seconds else {}
+    first: dict[Partition, Reading] = {}
+    second: dict[Partition, Reading] = {}
+    if seconds:
+        first = _readings(admin, topics)
+        time.sleep(seconds)
+        second = _readings(admin, topics)
     elapsed_s = time.monotonic() - started
     sizes = _sizes(admin)
     loads = {

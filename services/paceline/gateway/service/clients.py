@@ -85,7 +85,8 @@ class Clients:
             )
         connections = self._shared.named(principal) if self._names_callers else self._shared
         publisher = Publisher(connections, self._room)
-        return self._clients.setdefault(key, Client(connections, publisher, Admin(connections), self._clock_s()))
+        self._clients[key] = client = Client(connections, publisher, Admin(connections), self._clock_s())
+        return client
 
     def forget_idle(self) -> None:
         """Forget the principals that have been idle for `IDLE_S`."""

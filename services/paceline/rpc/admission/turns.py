@@ -2,8 +2,8 @@
 
 The event loop serves all callers of a listener, so a request that takes it for 50 ms delays all of them. Large requests
 are handled one after the other, in slices of a few milliseconds, and after each slice the loop is left to other callers
-for as long as the slice took. A connection that has sent a large request sends its next request when the first is paid
-for, at `BYTES_PER_S`; until then HTTP/2 flow control keeps the bytes at the sender. Batches of records take no turns.
+for as long as the slice took. A caller that has sent a large request sends its next request when the first is paid for,
+at `BYTES_PER_S`; until then HTTP/2 flow control keeps the bytes at the sender. Batches of records take no turns.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 LARGE_BYTES: Final = 32 * 1024
 """Size from which a request is large."""
 BYTES_PER_S: Final = 16 * 1024 * 1024
-"""Rate at which large requests are received from one connection."""
+"""Rate at which large requests are received from one caller."""
 SLICE: Final = 200
 """Elements of a list that are handled in one slice."""
 LONGEST_PAUSE_S: Final = 0.05
@@ -23,7 +23,7 @@ B = TypeVar("B")
 
 
 class _Debt:
-    """The large requests of one connection that are not paid for; its holder may send the next request."""
+    """The large requests of one caller that are not paid for; its holder may send the next request."""
 
     def __init__(self) -> None:
         self.paid_s = 0.0
@@ -40,13 +40,13 @@ class Turns:
         """The earliest time of the next turn."""
         self._debts: dict[str, _Debt] = {}
 
-    def owes(self, peer: str) -> bool:
-        """Whether this connection has sent a large request that is not yet paid for."""
-        return peer in self._debts
+    def owes(self, caller: str) -> bool:
+        """Whether this caller has sent a large request that is not yet paid for."""
+        return caller in self._debts
 
-    async def pay(self, peer: str) -> asyncio.Lock:
-        """Wait until the large requests of a connection are paid for; return its lock, to release after a request."""
-        debt = self._debts[peer]
+    async def pay(self, caller: str) -> asyncio.Lock:
+        """Wait until the large requests of a caller are paid for; return its lock, to release after a request."""
+        debt = self._debts[caller]
         await debt.lock.acquire()
         try:
             await asyncio.sleep(debt.paid_s - asyncio.get_running_loop().time())
@@ -55,13 +55,13 @@ class Turns:
             raise
         return debt.lock
 
-    async def received(self, read: Callable[[], Awaitable[Any]], peer: str) -> Any:
+    async def received(self, read: Callable[[], Awaitable[Any]], caller: str) -> Any:
         """Return the request that ``read`` returns, a large one when the caller may use the event loop."""
         request = await read()
         if isinstance(request, bytes) and len(request) >= LARGE_BYTES:
             now_s = asyncio.get_running_loop().time()
             self._debts = {one: debt for one, debt in self._debts.items() if debt.paid_s > now_s or debt.lock.locked()}
-            debt = self._debts.setdefault(peer, _Debt())
+            debt = self._debts.setdefault(caller, _Debt())
             debt.paid_s = max(debt.paid_s, now_s) + len(request) / BYTES_PER_S
             await self.turn()
         return request
