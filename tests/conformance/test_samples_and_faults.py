@@ -20,7 +20,7 @@ from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
 from paceline.runtime.embedded_zookeeper import java_path
 from paceline.security.certificates import CertificateAuthority
-from paceline_client import Admin, Consumer, NewTopic
+from paceline_client import AccessRule, Admin, Consumer, NewTopic
 from tests.conformance.clusters import fresh_topic
 from tests.conformance.driver import ToolchainMissingError
 from tests.conformance.promise import Committed, check_deliveries, check_log
@@ -157,6 +157,8 @@ def test_samples_lose_nothing_while_processes_are_killed(
 ) -> None:
     topic, group = fresh_topic(), fresh_topic()
     admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+    rules = (("Write", "Topic", topic), ("Read", "Topic", topic), ("Read", "Group", group))
+    admin.create_acls([AccessRule("User:sample", *rule) for rule in rules])
     values = [b"%d" % number for number in range(RECORDS)]
     first, second = (gateway.client_address for gateway in gateways)
     subscribers = [sample.subscriber(addresses, topic, group, tls) for addresses in ([first, second], [second, first])]
