@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline_client import AccessRule, Admin
 from tests.containers.compose import BROKERS, ROOT, ComposeCluster, run
 from tests.containers.workload import (
     HEALED_WITHIN_S,
@@ -78,6 +79,8 @@ def test_a_client_loses_nothing_when_the_leaders_container_is_killed(
     build: Callable[[Path], Program], cluster: ComposeCluster, client: StubClient, tmp_path: Path
 ) -> None:
     program, topic = build(tmp_path), f"{build.__name__.strip('_')}-in-containers"
+    with Admin(cluster.bootstrap, tls=cluster.tls) as admin:
+        admin.create_acls([AccessRule("User:load", right, "Topic", topic) for right in ("Create", "Write", "Read")])
     name = f"{cluster.project}-{topic}"
     command = [
         *["docker", "run", "--rm", "--name", name, "--network", f"{cluster.project}_front", "--entrypoint", ""],
