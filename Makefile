@@ -47,9 +47,10 @@ quick: install ## ruff, mypy, unit tests and 20 seeds: two to three minutes on t
 test: install ## all tests but the slow ones (20 minutes); PYTEST_ARGS=tests/unit narrows it
 	@$(PYTEST) $(WAITING) -m "not slow" --durations=10 $(PYTEST_ARGS)
 
-test-all: install ## all tests, with the slow ones (over an hour): before a release
+test-all: install ## all tests, then the slow ones one by one (two hours): before a release
 	@scripts/docker_engine.sh || echo "no Docker engine: the container tests will be skipped" >&2
-	@$(PYTEST) $(WAITING) --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
+	@$(PYTEST) $(WAITING) -m "not slow" --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
+	@$(PYTEST) -m slow --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
 
 integration: install java ## only the tests with real processes, without the slow ones
 	@$(PYTEST) $(WAITING) -m "not slow" tests/integration $(PYTEST_ARGS)
