@@ -25,6 +25,7 @@ PROJECT_PREFIX = "paceline-test-"
 BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
 ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
+GATEWAYS = ("gateway-1", "gateway-2")
 CALL_TIMEOUT_S = 10.0
 """Deadline of a call: an isolated container never responds, and the load retries at another broker."""
 _COMMAND_TIMEOUT_S = 180.0
@@ -84,7 +85,7 @@ class ComposeCluster:
                 name: node.listeners["EXTERNAL"]
                 for name, node in zip(CONTROLLERS.values(), plan.controllers, strict=True)
             },
-            "console": free_ports(1, "127.0.0.1")[0],
+            **dict(zip(("console", *GATEWAYS), free_ports(1 + len(GATEWAYS), "127.0.0.1"), strict=True)),
         }
 
     @property
@@ -131,7 +132,7 @@ class ComposeCluster:
         )
 
     def up(self, timeout_s: float = 600.0) -> None:
-        """Start all services and wait until brokers, controllers and the console are healthy."""
+        """Start all services and wait until brokers, controllers, gateways and the console are healthy."""
         deadline = time.monotonic() + timeout_s
         self.compose("up", "-d", "--no-build", timeout_s=timeout_s)
         for service in self._ports:
