@@ -25,8 +25,8 @@ LAG_LIMIT_MS = 2_000
 """``replica.lag.time.max.ms`` of config/dev.properties."""
 FETCH_WAIT_MS = 500
 """``replica.fetch.wait.max.ms``: the follower may have last caught up this long before the pause."""
-PREVIOUS = "dc35a1a2"
-"""The commit to upgrade from while there is no tag of a release: it has all services of the Compose file."""
+PREVIOUS = "2c47e6ac"
+"""The commit to upgrade from while there is no tag of a release: it knows all that the Compose file has today."""
 
 
 def test_a_topic_deleted_while_a_broker_is_down_is_deleted_there_later(
