@@ -55,10 +55,19 @@ TopicSettings = Callable[[str], LogConfig | None]
 def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
     """Write durably the kernel's boot id, or `UNCLEAN_RESTART` if acknowledged records may be missing.
 
+    On a full disk an empty file stands for `UNCLEAN_RESTART`.
+
     Raises:
         OSError: storage failed.
     """
-    write_atomically(files, join(directory.path, BOOT_ID_FILE), f"{boot_id}\n".encode())
+    path = join(directory.path, BOOT_ID_FILE)
+    try:
+        write_atomically(files, path, f"{boot_id}\n".encode())
+    except OSError as error:
+        if boot_id != UNCLEAN_RESTART or not is_no_room(error) or not files.exists(path):
+            raise
+        files.truncate(path, 0)
+        files.sync(path)
 
 
 @dataclass(slots=True, eq=False)
@@ -293,7 +302,8 @@ class DirectoryLoader:
     def _read_boot_id(self, directory: LogDirectory, report: DirectoryReport) -> None:
         path = join(directory.path, BOOT_ID_FILE)
         if self._files.exists(path):
-            report.stored_boot_id = self._files.read_at(path, 0, 64).decode("ascii", "replace").strip()
+            stored = self._files.read_at(path, 0, 64).decode("ascii", "replace").strip()
+            report.stored_boot_id = stored or UNCLEAN_RESTART
         else:
             names = {name for name, _ in self._files.list_directory(directory.path)}
             report.is_new = META_PROPERTIES not in names and not any(map(parse_directory_name, names))

@@ -323,3 +323,24 @@ def test_the_epochs_of_a_log_whose_damage_had_no_room_are_written_again() -> Non
     assert kept is not None and path not in files.contents
     kept.flush()
     assert files.contents[path] == kept.epochs.encode() != before
+
+
+def test_a_loss_found_on_a_full_disk_is_an_unclean_restart_at_the_next_load_too() -> None:
+    files = MemoryFiles()
+    logs, _ = filled_manager(files)
+    log = logs.get(TP)
+    assert log is not None
+    last = log.segments[-1].log_path
+    log.flush()
+    crash(files)
+    files.contents[last][-1] ^= 1
+    files.limit_bytes = files.used_bytes
+    again, report = manager(files, SMALL)
+    assert report.directories[0].error is None and report.is_unclean_restart("boot")
+    again.shutdown()
+    third, report = manager(files, SMALL)
+    assert report.is_unclean_restart("boot"), "a clean stop in between does not hide the loss"
+    files.limit_bytes = None
+    third.unclean_restart_noted()
+    third.shutdown()
+    assert not manager(files, SMALL)[1].is_unclean_restart("boot")
