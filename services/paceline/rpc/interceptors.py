@@ -24,7 +24,8 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENT
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
-from paceline.rpc.security.authorizer import Caller, authorized, check_call, current_call
+from paceline.rpc.security.authorized_requests import authorized, check_call
+from paceline.rpc.security.authorizer import Caller, current_call
 from paceline.rpc.security.guard import Guard, current_caller, names_principal
 from paceline.rpc.streams.stream_server import MAX_GATEWAY_STREAMS, Answer, OpenStreams
 

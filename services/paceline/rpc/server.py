@@ -25,7 +25,7 @@ from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import MAX_SILENT_CALLS, SilentCalls
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
-from paceline.rpc.security.authorizer import authorized
+from paceline.rpc.security.authorized_requests import authorized
 from paceline.rpc.security.guard import NODE_LISTENERS, Guard
 from paceline.rpc.streams.stream_server import MAX_GATEWAY_STREAMS, MAX_STREAMS
 

@@ -35,7 +35,8 @@ from paceline.rpc.convert.events import (
     without_broker_epoch,
 )
 from paceline.rpc.security.audit_log import AuditLog
-from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, acting_as, check_call
+from paceline.rpc.security.authorized_requests import check_call
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, Mode, acting_as
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 from paceline.rpc.watch import watch_servicer
 from paceline.rpc.watch.watch_hub import WatchHub

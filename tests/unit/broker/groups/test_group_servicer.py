@@ -14,7 +14,8 @@ from paceline.broker.service.node_handle import CLIENT, NodeHandle
 from paceline.model.errors import GroupIdNotFoundError, InvalidRequestError
 from paceline.rpc.admission.turns import SLICE, Turns
 from paceline.rpc.security.audit_log import AuditLog
-from paceline.rpc.security.authorizer import Authorizer, Call, Caller, acting_as, authorized
+from paceline.rpc.security.authorized_requests import authorized
+from paceline.rpc.security.authorizer import Authorizer, Call, Caller, acting_as
 from paceline.rpc.security.rpc_needs import RPC_NEEDS
 from paceline.v1 import group_service_pb2 as pb
 

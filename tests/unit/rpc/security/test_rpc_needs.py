@@ -25,13 +25,13 @@ from paceline.model.acls import (
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.audit_log import AuditLog
+from paceline.rpc.security.authorized_requests import authorized
 from paceline.rpc.security.authorizer import (
     Authorizer,
     Call,
     Caller,
     Mode,
     acting_as,
-    authorized,
     current_call,
     host_of,
 )
