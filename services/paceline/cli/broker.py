@@ -254,7 +254,7 @@ def _empty(
     refuse_unknown_broker(broker_id, list(racks), topics)
     plan = read_plan(plan_file) if plan_file is not None else None
     if dry_run:
-        click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks, plan=plan)), nl=False)
+        click.echo(encode_plan(broker_removal.place_elsewhere(topics, broker_id, racks, plan)), nl=False)
         return
     try:
         work = broker_removal.remove if is_removal else broker_removal.evacuate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from paceline.cli.reassign_plan import Partition, differences, plan_moves
+from paceline.cli.reassign_plan import Partition, differences, plan_moves, without
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.broker_dynamic_config import REMOVAL, REMOVED, REMOVING
@@ -32,7 +32,6 @@ def place_elsewhere(
     topics: "Iterable[TopicDescription]",
     broker_id: int,
     racks: Mapping[int, str],
-    running: "Iterable[Reassignment]" = (),
     plan: Placement | None = None,
 ) -> dict[Partition, tuple[int, ...]]:
     """Return new replicas for the partitions of a broker that do not leave it yet; no other moves.
@@ -41,25 +40,19 @@ def place_elsewhere(
     The rest is placed evenly by count. A running move to a broker that has died gets another target.
 
     Args:
-        topics: all topics, since the replicas of the others count, too.
+        topics: all topics, described by the controller, since the replicas of the others count, too.
         broker_id: the broker to empty.
         racks: live brokers with their rack.
-        running: all running moves.
         plan: replicas by partition, for example by measured load.
 
     Raises:
         ValueError: too few brokers are left for the replicas of a partition.
     """
-    moves = {tuple(move.topic_partition): move for move in running}
     current: dict[Partition, tuple[int, ...]] = {}
     for topic in topics:
         for one in topic.partitions:
-            move = moves.get((topic.name, one.partition))
-            present = one.replicas
-            if move is not None and move.target and set(move.target) <= racks.keys():
-                present = move.target
-            elif move is not None:
-                present = tuple(broker for broker in one.replicas if broker not in move.adding)
+            target = without(one.replicas, one.removing_replicas)
+            present = target if set(target) <= racks.keys() else without(one.replicas, one.adding_replicas)
             current[topic.name, one.partition] = present
     others = {broker: rack for broker, rack in racks.items() if broker != broker_id}
     held = {where for where, replicas in current.items() if broker_id in replicas}
@@ -102,7 +95,7 @@ def remove(
     Raises:
         StuckEvacuationError, InvalidConfigError, ValueError: see `evacuate` and `mark`; the mark `removing` stays.
     """
-    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, racks_of(admin), plan=plan)
+    place_elsewhere(admin.describe_topics(from_controller=True), broker_id, racks_of(admin), plan)
     mark(admin, broker_id, REMOVING)
     evacuate(admin, broker_id, bytes_per_second, timeout_s, plan)
     mark(admin, broker_id, REMOVED)
@@ -133,9 +126,8 @@ def evacuate(
         held = _held(topics, broker_id)
         if not held:
             break
-        every = list_moves(admin)
-        running = [move for move in every if tuple(move.topic_partition) in held]
-        started = place_elsewhere(topics, broker_id, racks_of(admin), every, plan)
+        running = [move for move in list_moves(admin) if tuple(move.topic_partition) in held]
+        started = place_elsewhere(topics, broker_id, racks_of(admin), plan)
         moved_topics.update(topic for topic, _ in started)
         if started and bytes_per_second is not None:
             set_throttle(admin, plan_throttle(held, started), bytes_per_second)

@@ -14,7 +14,7 @@ from paceline.cli.log_dir_moves import prepare_directories
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_load import measure
-from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan
+from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan, without
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.errors import UnknownTopicOrPartitionError
@@ -246,9 +246,8 @@ def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
 
 def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
     """Return the replicas of each partition, or the target replicas of a partition that is being reassigned."""
-    running = {move.topic_partition: move.target for move in admin.list_partition_reassignments()}
     return {
-        (topic.name, partition.partition): running.get((topic.name, partition.partition), partition.replicas)  # type: ignore[call-overload]
+        (topic.name, partition.partition): without(partition.replicas, partition.removing_replicas)
         for topic in admin.describe_topics(topics, from_controller=True)
         for partition in topic.partitions
     }
@@ -258,13 +257,8 @@ def _throttle(
     admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int, validate_only: bool
 ) -> bool:
     """Set the throttle of moves; return False when no move copies records, so that no throttle is needed."""
-    adding: dict[Partition, tuple[int, ...]] = {
-        move.topic_partition: move.adding for move in admin.list_partition_reassignments()
-    }
     present = {
-        (topic.name, partition.partition): [
-            broker for broker in partition.replicas if broker not in adding.get((topic.name, partition.partition), ())
-        ]
+        (topic.name, partition.partition): without(partition.replicas, partition.adding_replicas)
         for topic in admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True)
         for partition in topic.partitions
     }

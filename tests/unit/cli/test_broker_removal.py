@@ -4,8 +4,6 @@ import pytest
 
 from paceline.cli.broker_removal import place_elsewhere
 from paceline.model.admin import PartitionDescription
-from paceline.model.identifiers import TopicPartition
-from paceline_client import Reassignment
 from paceline_client.metadata import TopicDescription
 
 
@@ -18,12 +16,12 @@ def racks(*brokers: int) -> dict[int, str]:
     return dict.fromkeys(brokers, "")
 
 
-def move(where: str, target: tuple[int, ...], old: tuple[int, ...]) -> Reassignment:
-    name, index = where.split("/")
-    both = (*target, *(one for one in old if one not in target))
+def moving(name: str, target: tuple[int, ...], old: tuple[int, ...]) -> TopicDescription:
+    """A topic with one partition, as a controller describes it during a move."""
+    replicas = (*target, *(one for one in old if one not in target))
     adding = tuple(one for one in target if one not in old)
     removing = tuple(one for one in old if one not in target)
-    return Reassignment(TopicPartition(name, int(index)), both, adding, removing, old[0], old, ())
+    return TopicDescription(name, "id", (PartitionDescription(0, old[0], 1, replicas, old, (), adding, removing),))
 
 
 def test_only_partitions_of_the_broker_move_and_single_replicas_too() -> None:
@@ -36,22 +34,19 @@ def test_only_partitions_of_the_broker_move_and_single_replicas_too() -> None:
 
 
 def test_a_partition_that_leaves_already_is_not_moved_again() -> None:
-    topics = [topic("a", (1, 4), (2, 4))]
-    running = [move("a/0", (1, 3), (1, 4))]
-    assert sorted(place_elsewhere(topics, 4, racks(1, 2, 3, 4), running)) == [("a", 1)]
+    topics = [moving("a", (1, 3), (1, 4)), topic("b", (2, 4))]
+    assert sorted(place_elsewhere(topics, 4, racks(1, 2, 3, 4))) == [("b", 0)]
 
 
 def test_a_move_to_a_broker_that_has_died_gets_another_target() -> None:
-    topics = [topic("a", (1, 5, 4))]
-    running = [move("a/0", (1, 5), (1, 4))]
-    assert place_elsewhere(topics, 4, racks(1, 2, 3, 4, 5), running) == {}
-    assert place_elsewhere(topics, 4, racks(1, 2, 4), running) == {("a", 0): (1, 2)}
+    topics = [moving("a", (1, 5), (1, 4))]
+    assert place_elsewhere(topics, 4, racks(1, 2, 3, 4, 5)) == {}
+    assert place_elsewhere(topics, 4, racks(1, 2, 4)) == {("a", 0): (1, 2)}
 
 
 def test_a_partition_that_another_move_enlarges_needs_no_more_brokers() -> None:
-    topics = [topic("a", (1, 3, 4), (1, 2))]
-    running = [move("a/0", (1, 3), (1, 4))]
-    assert place_elsewhere(topics, 4, racks(1, 3, 4), running) == {}
+    topics = [moving("a", (1, 3), (1, 4)), topic("b", (1, 2))]
+    assert place_elsewhere(topics, 4, racks(1, 3, 4)) == {}
 
 
 def test_a_plan_by_load_gives_the_targets_that_are_alive_and_avoid_the_broker() -> None:
