@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from paceline.cli.reassign_plan import Partition, differences, plan_moves, without
+from paceline.cli.reassign_plan import Partition, differences, plan_moves
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.broker_dynamic_config import REMOVAL, REMOVED, REMOVING
@@ -51,9 +51,8 @@ def place_elsewhere(
     current: dict[Partition, tuple[int, ...]] = {}
     for topic in topics:
         for one in topic.partitions:
-            target = without(one.replicas, one.removing_replicas)
-            present = target if set(target) <= racks.keys() else without(one.replicas, one.adding_replicas)
-            current[topic.name, one.partition] = present
+            target = one.assignment.target
+            current[topic.name, one.partition] = target if set(target) <= racks.keys() else one.assignment.origin
     others = {broker: rack for broker, rack in racks.items() if broker != broker_id}
     held = {where for where, replicas in current.items() if broker_id in replicas}
     most, where = max(((len(current[one]), one) for one in held), default=(0, ("", 0)))

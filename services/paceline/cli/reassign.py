@@ -14,7 +14,7 @@ from paceline.cli.log_dir_moves import prepare_directories
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_load import measure
-from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan, without
+from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
 from paceline.model.errors import UnknownTopicOrPartitionError
@@ -247,7 +247,7 @@ def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
 def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
     """Return the replicas of each partition, or the target replicas of a partition that is being reassigned."""
     return {
-        (topic.name, partition.partition): without(partition.replicas, partition.removing_replicas)
+        (topic.name, partition.partition): partition.assignment.target
         for topic in admin.describe_topics(topics, from_controller=True)
         for partition in topic.partitions
     }
@@ -258,7 +258,7 @@ def _throttle(
 ) -> bool:
     """Set the throttle of moves; return False when no move copies records, so that no throttle is needed."""
     present = {
-        (topic.name, partition.partition): without(partition.replicas, partition.adding_replicas)
+        (topic.name, partition.partition): partition.assignment.origin
         for topic in admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True)
         for partition in topic.partitions
     }

@@ -6,7 +6,7 @@ An entry may have ``log_dirs``, with a directory for each replica, or ``any``.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,7 @@ from paceline.cli.numbers import MAX_INT32
 from paceline.planning.goals import Partition, Placement, count_goals
 from paceline.planning.planner import copies, differences, make_plan
 
-__all__ = ["Partition", "copies", "differences", "encode_plan", "plan_moves", "read_log_dirs", "read_plan", "without"]
-
-
-def without(replicas: tuple[int, ...], others: Collection[int]) -> tuple[int, ...]:
-    """Return the replicas that are not among others.
-
-    Without those that a move removes, the replicas of a partition are its target; without those that it adds, its
-    origin. One description has all three, so that a move that ends meanwhile enlarges no plan.
-    """
-    return tuple(broker for broker in replicas if broker not in others)
+__all__ = ["Partition", "copies", "differences", "encode_plan", "plan_moves", "read_log_dirs", "read_plan"]
 
 
 def plan_moves(

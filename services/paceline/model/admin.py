@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 
@@ -86,6 +87,11 @@ class PartitionDescription:
     adding_replicas: tuple[int, ...] = ()
     """Replicas that a running reassignment adds; only controllers fill in this field and the next."""
     removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def assignment(self) -> ReplicaAssignment:
+        """Replicas with those that a running reassignment adds and removes, all from one description."""
+        return ReplicaAssignment(self.replicas, self.adding_replicas, self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True)
