@@ -49,8 +49,8 @@ test: install ## all tests but the slow ones (20 minutes); PYTEST_ARGS=tests/uni
 
 test-all: install ## all tests, then the slow ones one by one (two hours): before a release
 	@scripts/docker_engine.sh || echo "no Docker engine: the container tests will be skipped" >&2
-	@$(PYTEST) $(WAITING) -m "not slow" --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
-	@$(PYTEST) -m slow --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS)
+	@result=0; $(PYTEST) $(WAITING) -m "not slow" --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS) || result=1; \
+		$(PYTEST) -m slow --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS) || result=1; exit $$result
 
 integration: install java ## only the tests with real processes, without the slow ones
 	@$(PYTEST) $(WAITING) -m "not slow" tests/integration $(PYTEST_ARGS)
