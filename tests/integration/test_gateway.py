@@ -366,7 +366,7 @@ def test_a_lease_is_acknowledged_at_any_gateway_and_bad_tokens_are_refused(clust
     assert [one.offset for one in batch.records.records] == [0, 1, 2, 3]
     assert pull(wait_ms=0) == []  # the partition is leased
     forged = bytes([batch.token[0] ^ 1]) + batch.token[1:]
-    changed = batch.token[:-2] + b"9}"
+    changed = batch.token[:-2] + (b"8}" if batch.token.endswith(b"9}") else b"9}")
     results = second.Acknowledge(pb.AcknowledgeRequest(tokens=[forged, changed, batch.token]), timeout=20).results
     assert [one.error for one in results] == [
         pb.ACKNOWLEDGEMENT_ERROR_INVALID_TOKEN, pb.ACKNOWLEDGEMENT_ERROR_INVALID_TOKEN, 0,
