@@ -68,7 +68,7 @@ PLACES: dict[str, tuple[int, int]] = {
     "a produce waits when the leadership ends": (45, 47),
     "a batch is repeated": (71, 86),
     "a request of an earlier controller": (0, 7),
-    "a request for an earlier registration": (19, 36),
+    "a request for an earlier registration": (7, 36),
     "a LeaderAndIsr of an earlier epoch": (127, 141),
     "a StopReplica of an earlier epoch": (0, 0),
     "an overtaken UpdateMetadata": (0, 0),
@@ -83,11 +83,11 @@ PLACES: dict[str, tuple[int, int]] = {
     "a commit follows a tombstone that is not stored yet": (0, 0),
     "a commit without members": (19, 61),
     "a member of an earlier generation": (0, 10),
-    "a replica has moved to another directory": (0, 0),
+    "a replica has moved to another directory": (50, 0),
     "a truncation is repeated on a future log": (0, 0),
-    "a segment of a move is copied": (0, 0),
+    "a segment of a move is copied": (44, 0),
     "a copy of a segment is void": (0, 0),
-    "a failed directory is taken back": (0, 0),
+    "a failed directory is taken back": (6, 0),
 }
 """Floors: in how many of 300 ordinary seeds, and of 300 wild ones, a place is reached at least: about half as
 many as usual, a quarter for rare places. A place with 0 is counted without a floor.
