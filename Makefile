@@ -37,17 +37,17 @@ $(STAMP): pyproject.toml requirements.lock scripts/install.sh
 java:
 	@scripts/check_java.sh
 
-quick: install ## ruff, mypy, unit tests and 20 seeds: two to three minutes on two cores
+quick: install ## ruff, mypy, unit tests and 20 seeds: two minutes on two cores
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PYTEST) -n auto -m "not slow" tests/unit
 	@$(PY) -m tests.simulation --seeds 20
 
-test: install ## all tests but the slow ones (20 minutes); PYTEST_ARGS=tests/unit narrows it
+test: install ## all tests but the slow ones (14 minutes); PYTEST_ARGS=tests/unit narrows it
 	@$(PYTEST) $(WAITING) -m "not slow" --durations=10 $(PYTEST_ARGS)
 
-test-all: install ## all tests, then the slow ones one by one (two hours): before a release
+test-all: install ## all tests, then the slow ones one by one (an hour): before a release
 	@scripts/docker_engine.sh || echo "no Docker engine: the container tests will be skipped" >&2
 	@result=0; $(PYTEST) $(WAITING) -m "not slow" --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS) || result=1; \
 		$(PYTEST) -m slow --hypothesis-profile=thorough --durations=10 $(PYTEST_ARGS) || result=1; exit $$result
