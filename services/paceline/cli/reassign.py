@@ -17,7 +17,7 @@ from paceline.cli.reassign_load import measure
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, read_log_dirs, read_plan
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
-from paceline.model.errors import UnknownTopicOrPartitionError
+from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.operations.reassign_progress import NO_SPEED, Progress, move_row, throttled_brokers
 from paceline.operations.reassign_progress import measure as measure_speeds
 from paceline.planning.goals import DEFAULT_THRESHOLD, Balance, count_goals, load_goals
@@ -152,7 +152,7 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, ou
 @reassign.command()
 @click.argument("plan_file", metavar="[PLAN.json]", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--watch", is_flag=True, help="print every change until all moves are complete")
-@click.option("--timeout", "timeout_s", type=SECONDS, help="stop watching after this many seconds, with exit code 3")
+@click.option("--timeout", "timeout_s", type=SECONDS, help="watch so many seconds, also while no controller answers")
 @_preserve_option
 @output_option
 @bootstrap_option
@@ -168,7 +168,7 @@ def status(
 
     When all moves of the plan are complete and no other move runs, removes the throttle of its topics and of all
     brokers. A deleted partition counts as complete. Exits with 3 when a move is stuck, or a move of the plan is not
-    complete.
+    complete, for example at the end of --timeout.
     """
     with reported(output):
         wanted = {} if plan_file is None else read_plan(plan_file)
@@ -177,7 +177,14 @@ def status(
         progress = Progress()
         with open_admin(bootstrap) as admin:
             while True:
-                rows = _status_rows(admin, wanted, progress)
+                try:
+                    rows = _status_rows(admin, wanted, progress)
+                except PacelineError as error:
+                    if not (watch and error.retriable and deadline is not None and time.monotonic() < deadline):
+                        raise
+                    click.echo(f"trying again: {error.code.name}: {error}", err=True)
+                    time.sleep(_WATCH_EVERY_S)
+                    continue
                 if rows != shown:
                     show(rows, output)
                     shown = rows

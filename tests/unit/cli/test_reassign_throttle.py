@@ -7,8 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import paceline_client
+from paceline.cli import reassign
 from paceline.cli.commands import cli
 from paceline.cli.reassign_throttle import Throttle, plan_throttle
+from paceline.model.errors import RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.operations.reassign_progress import Progress, Speed, sizes_of
 from paceline_client import (
@@ -125,3 +127,30 @@ def test_a_plan_without_reassignments_cancels_none(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: admin)
     ended = CliRunner().invoke(cli, ["reassign", "cancel", "--plan", str(plan)])
     assert (ended.exit_code, len(admin.moves)) == (0, 1), ended.stderr
+
+
+class SilentAdmin(ThrottlingAdmin):
+    """A cluster whose controller answers the second question only; no move runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves = []
+        self.questions = 0
+
+    def list_partition_reassignments(self, among: Any = None) -> list[Reassignment]:
+        self.questions += 1
+        if self.questions == 1:
+            raise RequestTimedOutError("no controller has answered for 30 s")
+        return super().list_partition_reassignments(among)
+
+
+@pytest.mark.parametrize(("seconds", "exit_code"), [("60", 0), ("0", 68)])
+def test_a_watched_reassignment_outlives_a_silent_controller_until_its_timeout(
+    monkeypatch: pytest.MonkeyPatch, seconds: str, exit_code: int
+) -> None:
+    admin = SilentAdmin()
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: admin)
+    monkeypatch.setattr(reassign, "_WATCH_EVERY_S", 0.0)
+    ended = CliRunner().invoke(cli, ["reassign", "status", "--watch", "--timeout", seconds])
+    assert ended.exit_code == exit_code, ended.stderr
+    assert "REQUEST_TIMED_OUT: no controller has answered for 30 s" in ended.stderr
