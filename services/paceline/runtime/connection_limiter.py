@@ -21,6 +21,8 @@ from paceline.runtime.metrics import Metrics
 LOG = logging.getLogger("paceline.rpc")
 
 _LIMIT: Final = "max.silent.connections.per.ip"
+_TOTAL: Final = "max.connections"
+"""Setting behind the limit of all addresses, half of the places."""
 _INTERVAL_S: Final = 0.25
 _QUIET_INTERVAL_S: Final = 1.0
 """Interval while no address has half of its silent connections."""
@@ -160,7 +162,8 @@ class ConnectionLimiter:
         if self._has_seen_all:
             for peer in known.values():  # their connections have ended
                 self._known_peers[listener].pop(peer, None)
-        most = max(Counter(one.address for one in silent).values(), default=0)
+        by_address = Counter(one.address for one in silent)
+        most = max(by_address.values(), default=0)
         self._metrics.connections.labels(listener).set(len(connections))
         self._metrics.listener_limits.observe_use(listener, _LIMIT, most)
         closed = surplus(silent, self._passes, self._per_address, self._max_connections // 2)
@@ -173,8 +176,9 @@ class ConnectionLimiter:
             if number % _CLOSED_AT_ONCE == 0:
                 self._stopped.wait(_PAUSE_S)
         for address, count in counts.items():
+            limit = _LIMIT if by_address[address] > self._per_address else _TOTAL
             self._metrics.listener_limits.refuse(
-                listener, _LIMIT, address, "closing connections that make no call", count
+                listener, limit, address, "closing connections that make no call", count
             )
         return most
 

@@ -50,9 +50,21 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-@pytest.mark.parametrize("has_descriptor", [True, False])
+@pytest.mark.parametrize(
+    ("has_descriptor", "per_address", "places", "limit"),
+    [
+        (True, 2, 100, "max.silent.connections.per.ip"),
+        (False, 2, 100, "max.silent.connections.per.ip"),
+        (True, 100, 4, "max.connections"),
+    ],
+)
 def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
-    listener: socket.socket, has_descriptor: bool, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket,
+    has_descriptor: bool,
+    per_address: int,
+    places: int,
+    limit: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also if the process had no free descriptor when it looked at its sockets for the first time."""
     ends = []
@@ -72,7 +84,7 @@ def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
     friend = "ipv4:{}:{}".format(*ends[0][0].getsockname())
     known = {friend: "", "ipv4:127.0.0.1:1": ""}
     metrics = Metrics()
-    limiter = ConnectionLimiter({"CLIENT": known}, 2, 100, metrics)
+    limiter = ConnectionLimiter({"CLIENT": known}, per_address, places, metrics)
     limiter.start({"CLIENT": listener.getsockname()[1]})
 
     def value(name: str, **labels: str) -> float | None:
@@ -83,8 +95,8 @@ def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
         eventually(lambda: value("paceline_connections") == 3, 30, "three are closed")
     finally:
         limiter.stop()
-    refusals = value("paceline_listener_limit_refusals_total", limit="max.silent.connections.per.ip")
-    assert (refusals, value("paceline_connections_max")) == (3, 100)
+    refusals = value("paceline_listener_limit_refusals_total", limit=limit)
+    assert (refusals, value("paceline_connections_max")) == (3, places)
     assert [client.recv(1) for client, _ in ends[1:4]] == [b""] * 3
     for client, server in (ends[0], *ends[4:]):
         server.sendall(b"x")
