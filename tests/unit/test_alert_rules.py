@@ -1,6 +1,7 @@
-"""Each alert rule fires from series that processes really serve, and from nothing else; promtool evaluates the rules.
+"""Each alert rule fires from series of the processes' registry, and from nothing else; promtool evaluates the rules.
 
-The series are those of `Metrics`, the registry of a broker and a controller, after the calls that a fault causes.
+The series are those of `Metrics`, the registry of a broker and a controller, after the calls that a fault causes. The
+text that a process serves is tested in runtime/test_metrics_endpoint.py.
 """
 
 import json
