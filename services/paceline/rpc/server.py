@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
-import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -24,6 +23,7 @@ from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import MAX_SILENT_CALLS, SilentCalls
+from paceline.rpc.eager_server import eager_server
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
 from paceline.rpc.security.authorized_requests import authorized
 from paceline.rpc.security.guard import NODE_LISTENERS, Guard
@@ -181,7 +181,7 @@ class AioRpcServer(_BoundServer):
             limits: counts and logs what the limits refuse.
         """
         self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter, limits)
-        server = grpc.aio.server(
+        server = eager_server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes, max_connections, receive_buffer_bytes)
             + UNCOMPRESSED * (listener in NODE_LISTENERS),
