@@ -1,14 +1,10 @@
 """The requests of one publisher: parts by partition and path, order, limits and refusals."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from paceline.gateway.service.publisher import LARGE_BYTES, MAX_RECORD_BYTES, TURNS, Answer, Path, PublishLane, Room
-from paceline.gateway.service.servicer import _PublishStream
+from paceline.gateway.service.publisher import LARGE_BYTES, MAX_RECORD_BYTES, Answer, Path, PublishLane
 from paceline.model.errors import (
     InvalidRequestError,
     MessageTooLargeError,
@@ -17,7 +13,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.v1.gateway_service_pb2 import IdempotentProducer, PublishRecord, PublishRequest, PublishStreamRequest
+from paceline.v1.gateway_service_pb2 import IdempotentProducer, PublishRecord, PublishRequest
 
 LARGE = b"L" * (LARGE_BYTES + 1)
 
@@ -132,30 +128,3 @@ def test_a_record_above_the_limit_does_not_refuse_the_other_records_of_its_list(
 )
 def test_a_bad_request_has_a_typed_error(request_: PublishRequest, kind: type[PacelineError]) -> None:
     assert type(error_of(request_)) is kind
-
-
-def test_many_streams_leave_the_event_loop_room_for_other_calls() -> None:
-    served = 0
-
-    def publish(_request: object, _done: object) -> None:
-        nonlocal served
-        served += 1
-
-    async def requests() -> AsyncIterator[PublishStreamRequest]:
-        for number in range(3):
-            yield PublishStreamRequest(number=number)
-
-    async def run() -> list[int]:
-        room, rounds = Room(), []
-        streams = [_PublishStream(SimpleNamespace(room=room)) for _ in range(100)]  # type: ignore[arg-type]
-        for one in streams:
-            one._lane = SimpleNamespace(publish=publish)  # type: ignore[assignment]
-        tasks = [asyncio.create_task(one.read(requests())) for one in streams]
-        while not all(task.done() for task in tasks):
-            before = served
-            await asyncio.sleep(0)
-            rounds.append(served - before)
-        return rounds
-
-    rounds = asyncio.run(run())
-    assert sum(rounds) == 300 and max(rounds) <= TURNS

@@ -36,8 +36,6 @@ MESSAGE_ID: Final = "message-id"
 PARTITION_BYTES: Final = 8 * 1024 * 1024
 """Bytes of one partition that may wait for their results; further records of the partition are throttled."""
 TOTAL_BYTES: Final = 64 * 1024 * 1024
-TURNS: Final = 16
-"""Requests of streams in a round of the event loop; long rounds would keep new calls waiting for seconds."""
 _DELIVERY_MS: Final = 30_000
 _METADATA_S: Final = 10.0
 
@@ -120,8 +118,6 @@ class Room:
 
     def __init__(self) -> None:
         self.total_bytes = 0
-        self.turns = asyncio.Semaphore(TURNS)
-        """Held for a round of the event loop per request of a stream: gRPC accepts one new call in two rounds."""
         self._changed = asyncio.Event()
 
     def add(self, size: int) -> None:

@@ -331,9 +331,7 @@ class _PublishStream:
                 size = request.ByteSize()
                 self._open += 1
                 self._open_bytes += size
-                async with self._publisher.room.turns:
-                    self._lane.publish(request.publish, self._answer_to(request.number, size))
-                    await asyncio.sleep(0)
+                self._lane.publish(request.publish, self._answer_to(request.number, size))
                 while self._open + len(self._answers) >= STREAM_REQUESTS or self._open_bytes >= STREAM_BYTES:
                     self._drained.clear()
                     await self._drained.wait()
