@@ -18,6 +18,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     settings = settings_or_exit("gateway", GatewayKeys, load_gateway, arguments, environment)
     if isinstance(settings, ExitCode):
         return settings
+    from paceline.runtime.grpc_environment import wait_for_sockets_directly
+
+    wait_for_sockets_directly()
     from paceline.gateway.service.process import run_gateway
 
     return run_gateway(settings)
