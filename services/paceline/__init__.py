@@ -3,4 +3,4 @@
 Read `model` for the vocabulary, `replication` for the rules, then `controller` and `broker`, which apply the rules.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.1.1.dev0"
