@@ -1,4 +1,4 @@
-"""Fetch offset ranges from their leaders, one response at a time, and index the batches of each response.
+"""Fetch offset ranges from their leaders, one response of each at a time, and index the batches of each response.
 
 A request lists as many ranges of a leader as fit one response. When a leader moves, the request goes to the new leader;
 when a broker fails, the request is retried with fresh metadata until ``kafkaConsumer.pollTimeoutMs`` have passed
@@ -9,7 +9,7 @@ without progress. Records that are no longer in the log raise an error or are sk
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ from paceline_client.wire import FetchAnswer, FetchedPartition
 FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
 MAX_RANGES_PER_FETCH: Final = 2_000
+MAX_LEADERS: Final = 4
+"""Leaders that a task fetches from at the same time; with more, several leaders take turns."""
 SMALLEST_PARTITION_BYTES: Final = 64 * 1024
 """Minimum ``max_bytes`` of a range: its estimate may be too low, and a smaller limit saves nothing."""
 SURPLUS: Final = 1.25
@@ -58,7 +60,7 @@ class _Cursor:
 
 
 class RangeFetcher:
-    """Reads the ranges of one task. `next_index` and `stop` may be called from different threads."""
+    """Reads ranges of a task, one response at a time. `next_index` and `stop` may be called from different threads."""
 
     def __init__(self, cluster: ClusterView, ranges: Sequence[OffsetRange], options: ReadOptions) -> None:
         self._cluster = cluster
@@ -248,18 +250,25 @@ def _data_loss(cursor: _Cursor, why: str) -> DataLossError:
     )
 
 
-def prefetched(fetcher: RangeFetcher) -> Iterator[BatchIndex]:
-    """Yield the batches of each response; the next response is fetched while the caller decodes the previous response.
+def prefetched(cluster: ClusterView, ranges: Sequence[OffsetRange], options: ReadOptions) -> Iterator[BatchIndex]:
+    """Yield the batches of each response for the ranges of a task, of different leaders in any order.
 
-    gRPC, numpy and Arrow release the interpreter lock, so fetching and decoding overlap. Closing the iterator cancels
-    the fetch in flight.
+    The next responses are fetched while the caller decodes the previous one, from up to `MAX_LEADERS` leaders at once:
+    gRPC, numpy and Arrow release the interpreter lock. Closing the iterator cancels the fetches in flight.
     """
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-fetch")
+    leaders = sorted({each.leader for each in ranges})
+    shares = [{*leaders[first::MAX_LEADERS]} for first in range(min(MAX_LEADERS, len(leaders)))]
+    fetchers = [RangeFetcher(cluster, [each for each in ranges if each.leader in share], options) for share in shares]
+    pool = ThreadPoolExecutor(max_workers=MAX_LEADERS, thread_name_prefix="paceline-fetch")
     try:
-        upcoming = pool.submit(fetcher.next_index)
-        while (index := upcoming.result()) is not None:
-            upcoming = pool.submit(fetcher.next_index)
-            yield index
+        upcoming = {pool.submit(fetcher.next_index): fetcher for fetcher in fetchers}
+        while upcoming:
+            for done in wait(upcoming, return_when=FIRST_COMPLETED).done:
+                fetcher, index = upcoming.pop(done), done.result()
+                if index is not None:
+                    upcoming[pool.submit(fetcher.next_index)] = fetcher
+                    yield index
     finally:
-        fetcher.stop()
+        for fetcher in fetchers:
+            fetcher.stop()
         pool.shutdown(wait=True)

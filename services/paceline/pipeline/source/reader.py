@@ -55,19 +55,18 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
 
 
 def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """Yield the records of a task; the next response is fetched while the previous response is decoded.
+    """Yield the records of a task; the next responses are fetched while the previous response is decoded.
 
     For an empty plan Spark creates an input partition itself; that partition has no records.
     """
     if not isinstance(partition, OffsetRangesPartition):
         return
     from paceline.pipeline.decode.records import decode_index
-    from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+    from paceline.pipeline.source.range_fetcher import prefetched
     from paceline.rpc.memory import keep_freed_memory
 
     keep_freed_memory()
-    fetcher = RangeFetcher(options.view(partition.servers), partition.ranges, options)
-    answers = prefetched(fetcher)
+    answers = prefetched(options.view(partition.servers), partition.ranges, options)
     try:
         for index in answers:
             yield from decode_index(index, options.columns)

@@ -56,7 +56,7 @@ class IngestTasks:
 
     def run(self, number: int) -> TaskReport:
         """Copy the ranges of a task into files and return a report."""
-        from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
+        from paceline.pipeline.source.range_fetcher import prefetched
 
         config = self.config
         schema = table_fields(config.include_headers)
@@ -69,7 +69,7 @@ class IngestTasks:
         rows = dead_letters = 0
         stored_bytes = 0.0
         cluster = self.options.view(self.servers)
-        answers = prefetched(RangeFetcher(cluster, self.ranges[number], self.options))
+        answers = prefetched(cluster, self.ranges[number], self.options)
         try:
             for index in answers:
                 stored_bytes += index.wanted_bytes
