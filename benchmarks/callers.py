@@ -84,6 +84,8 @@ class Figures:
     p99_ms: float
     errors: int
     cpu_us: float
+    delivered: int = 0
+    """Records that consumers have received, in the loads with `-subscribers`."""
 
 
 def main() -> None:
@@ -236,7 +238,8 @@ def measured(command: list[str], seconds: int, broker_pids: Callable[[], list[in
     if not result.get("count"):
         raise RuntimeError(f"no request succeeded: {command} {result}")
     rate = float(result["rate"])
-    return Figures(rate, result["p50_ms"], result["p99_ms"], result["errors"], used_s / seconds / rate * 1e6)
+    cpu_us = used_s / seconds / rate * 1e6
+    return Figures(rate, result["p50_ms"], result["p99_ms"], result["errors"], cpu_us, result.get("delivered", 0))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Measure the gateway beside direct Python clients, its idle streams, and the neighbours of a stalled subscriber.
+"""Measure the gateway beside clients that call the brokers, its idle streams, and neighbours of a stalled subscriber.
 
-rate         publishers on streams and subscribers in one group, through one gateway and with the Python client, in turn
+rate         publishers on streams, which wait for each answer, and subscribers, in turn: through one gateway (the
+             subscribers in a group) and on streams to the leaders (without a group); a Go program on stubs alone
 idle         streams of ten groups on 20 connections: memory and processor of the gateway
 neighbours   p99 from publish to delivery beside a subscriber that reads and beside one that has stopped reading
 """
@@ -8,10 +9,8 @@ neighbours   p99 from publish to delivery beside a subscriber that reads and bes
 import argparse
 import asyncio
 import json
-import multiprocessing
 import statistics
 import time
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,156 +19,42 @@ import grpc
 import grpc.aio
 import psutil
 
+from benchmarks.callers import go_program, measured
 from benchmarks.cpu import CpuMeter
 from benchmarks.stamp import headline, stamp
 from paceline.dev.local_cluster import LocalCluster
 from paceline.testing import run_cluster
 from paceline.v1 import gateway_service_pb2 as pb
 from paceline.v1.gateway_service_pb2_grpc import GatewayServiceStub
-from paceline_client import Admin, AsyncProducer, Connections, Consumer, NewTopic
+from paceline_client import Admin, NewTopic
 
-VALUE = b"v" * 100
-PROCESSES = 2
 Result = dict[str, Any]
-
-
-def acknowledgement(records: pb.DeliveredRecords) -> pb.SubscribeRequest:
-    """Return the acknowledgement of a delivery."""
-    return pb.SubscribeRequest(acknowledge=pb.Positions(positions=[records.next]))
 
 
 def _p99_ms(seconds: list[float]) -> float:
     return round(1000 * sorted(seconds)[int(len(seconds) * 0.99)], 1) if seconds else 0.0
 
 
-async def _publish_stream(address: str, topic: str, number: int, until: float, records: int) -> tuple[int, list[float]]:
-    """Send requests on one stream with eight under way; return the records and the seconds to each answer."""
-    async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", number % 10 == 0)]) as channel:
-        call = GatewayServiceStub(channel).PublishStream()
-        sent: dict[int, float] = {}
-        count, taken, seconds = 0, 0, []
-        rows = [pb.PublishRecord(value=VALUE, key=b"%d" % number)] * records
-        while True:
-            while len(sent) < 8 and time.monotonic() < until:
-                count += 1
-                sent[count] = time.monotonic()
-                await call.write(
-                    pb.PublishStreamRequest(number=count, publish=pb.PublishRequest(topic=topic, records=rows))
-                )
-            if not sent:
-                await call.done_writing()
-                return taken, seconds
-            answer = await call.read()
-            assert not answer.HasField("error"), answer
-            seconds.append(time.monotonic() - sent.pop(answer.number))
-            taken += records
-
-
-async def _publish_directly(
-    connections: Connections, topic: str, number: int, until: float, records: int
-) -> tuple[int, list[float]]:
-    taken, seconds = 0, []
-    async with AsyncProducer(connections, linger_ms=1) as producer:
-        while time.monotonic() < until:
-            began = time.monotonic()
-            futures = [await producer.send(topic, VALUE, b"%d" % number) for _ in range(8 * records)]
-            await asyncio.gather(*futures)
-            seconds.append(time.monotonic() - began)
-            taken += len(futures)
-    return taken, seconds
-
-
-def publishers(kind: str, address: str, topic: str, numbers: range, seconds: float, records: int, out: Any) -> None:
-    """Run publishers in this process and put (records, seconds per answer) into ``out``."""
-
-    async def run() -> list[tuple[int, list[float]]]:
-        until = time.monotonic() + seconds
-        if kind == "gateway":
-            return await asyncio.gather(*(_publish_stream(address, topic, one, until, records) for one in numbers))
-        with Connections(address) as connections:
-            work = (_publish_directly(connections, topic, one, until, records) for one in numbers)
-            return await asyncio.gather(*work)
-
-    found = asyncio.run(run())
-    out.put((sum(one[0] for one in found), [each for one in found for each in one[1]]))
-
-
-def subscribers(kind: str, address: str, topic: str, count: int, seconds: float, out: Any) -> None:
-    """Run subscribers of one group in this process and put the number of records into ``out``."""
-    group, until = f"bench-{topic}", time.monotonic() + seconds
-
-    async def subscribe() -> int:
-        async with grpc.aio.insecure_channel(address) as channel:
-            call = GatewayServiceStub(channel).Subscribe()
-            await call.write(pb.SubscribeRequest(subscribe=pb.Subscription(topics=[topic], group=group)))
-            got = 0
-            while (left := until - time.monotonic()) > 0:
-                with suppress(TimeoutError):
-                    response = await asyncio.wait_for(call.read(), left)
-                    if response.HasField("records"):
-                        got += len(response.records.records)
-                        await call.write(
-                            pb.SubscribeRequest(acknowledge=pb.Positions(positions=[response.records.next]))
-                        )
-            call.cancel()
-            return got
-
-    def consume(consumer: Consumer) -> int:
-        consumer.subscribe([topic])
-        got = 0
-        while time.monotonic() < until:
-            got += sum(map(len, consumer.poll(200).values()))
-        consumer.close()
-        return got
-
-    async def run() -> int:
-        if kind == "gateway":
-            return sum(await asyncio.gather(*(subscribe() for _ in range(count))))
-        with Connections(address) as connections:
-            made = [Consumer(connections, group_id=group, session_timeout_ms=10_000) for _ in range(count)]
-            loop = asyncio.get_running_loop()
-            from concurrent.futures import ThreadPoolExecutor
-
-            with ThreadPoolExecutor(count) as pool:
-                return sum(await asyncio.gather(*(loop.run_in_executor(pool, consume, one) for one in made)))
-
-    out.put(asyncio.run(run()))
-
-
-def rate(cluster: LocalCluster, kind: str, topic: str, arguments: argparse.Namespace) -> Result:
-    """Run publishers and subscribers together; return their rates."""
-    address = cluster.bootstrap if kind == "direct" else cluster.nodes["gateway-1"].client_address
+def rate(cluster: LocalCluster, program: Path, mode: str, topic: str, arguments: argparse.Namespace) -> Result:
+    """Run publishers and subscribers together, through the gateway or on streams to the leaders; return their rates."""
     with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(topic, partitions=50, replication_factor=3)])
-    context = multiprocessing.get_context("spawn")
-    published, delivered = context.Queue(), context.Queue()
-    seconds, share = arguments.seconds, arguments.publishers // PROCESSES
-    work = [
-        context.Process(target=subscribers, args=(kind, address, topic, arguments.subscribers, seconds + 12, delivered))
-    ]
-    for index in range(PROCESSES):
-        numbers = range(index * share, (index + 1) * share)
-        work.append(
-            context.Process(
-                target=publishers, args=(kind, address, topic, numbers, seconds, arguments.records, published)
-            )
-        )
-    work[0].start()
-    time.sleep(8)
-    for one in work[1:]:
-        one.start()
-    found = [published.get(timeout=seconds + 120) for _ in range(PROCESSES)]
-    got = delivered.get(timeout=seconds + 120)
-    for one in work:
-        one.join(60)
-    latencies = [each for _, several in found for each in several]
-    count = sum(one[0] for one in found)
+        settings = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic(topic, partitions=50, replication_factor=3, configs=settings)])
+    command = [
+        str(program), "-mode", mode, "-topic", topic, "-bootstrap", cluster.bootstrap.split(",")[0],
+        "-gateway", cluster.nodes["gateway-1"].client_address, "-count", str(arguments.publishers),
+        "-subscribers", str(arguments.subscribers), "-records", topic.split("-")[1],
+        "-warm-up", "6s", "-length", f"{arguments.seconds:.0f}s",
+    ]  # fmt: skip
+    serving = [node.process.pid for name, node in cluster.nodes.items() if not name.startswith("zoo") and node.process]
+    found = measured(command, int(arguments.seconds), lambda: serving)
     return {
-        "kind": kind,
-        "published_per_s": round(count / seconds),
-        "delivered": got,
-        "published": count,
-        "p99_ms": _p99_ms(latencies),
+        "requests_per_s": round(found.rate),
+        "delivered_per_s": round(found.delivered / arguments.seconds),
+        "p50_ms": round(found.p50_ms, 1),
+        "p99_ms": round(found.p99_ms, 1),
+        "cpu_us": round(found.cpu_us),
+        "errors": found.errors,
     }
 
 
@@ -246,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.split("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--publishers", type=int, default=200)
     parser.add_argument("--subscribers", type=int, default=50)
-    parser.add_argument("--records", type=int, default=10, help="records per request")
+    parser.add_argument("--records", type=int, nargs="*", default=[1, 10], help="records per request")
     parser.add_argument("--idle-streams", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--pairs", type=int, default=3)
@@ -255,17 +140,22 @@ def main() -> None:
     arguments = parser.parse_args()
     found = stamp()
     print(headline(found), flush=True)
+    program = go_program()
     results: list[Result] = []
     with TemporaryDirectory() as folder, run_cluster(Path(folder), brokers=3, controllers=1) as running:
         cluster = running.local
         cluster.start_gateway()
         results.append({"idle": idle(cluster, arguments)})
         print(results[-1], flush=True)
-        for index in range(arguments.pairs):
-            pair = {kind: rate(cluster, kind, f"rate-{kind}-{index}", arguments) for kind in ("gateway", "direct")}
-            pair_ratio = pair["gateway"]["published_per_s"] / pair["direct"]["published_per_s"]
-            results.append({"rate": pair, "ratio": round(pair_ratio, 2)})
-            print(results[-1], flush=True)
+        for records in arguments.records:
+            shares = []
+            for index in range(arguments.pairs):
+                order = ("gateway", "stream") if index % 2 else ("stream", "gateway")
+                pair = {mode: rate(cluster, program, mode, f"{mode}-{records}-{index}", arguments) for mode in order}
+                shares.append(pair["gateway"]["requests_per_s"] / pair["stream"]["requests_per_s"])
+                results.append({"rate": pair, "records per request": records, "ratio": round(shares[-1], 2)})
+                print(results[-1], flush=True)
+            print(f"rate with {records} records per request: median ratio {statistics.median(shares):.2f}", flush=True)
         ratios = []
         for index in range(arguments.neighbour_pairs):
             order = (False, True) if index % 2 else (True, False)

@@ -188,6 +188,7 @@ func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitio
 			if result.Error != nil {
 				l.failed(ctx, result.Error)
 			}
+			l.deliver(len(result.GetRecords().GetRecords()))
 			for _, record := range result.GetRecords().GetRecords() {
 				next[result.Partition] = record.Offset + 1
 				if measuring && len(record.Value) >= 8 {

@@ -11,7 +11,7 @@ import (
 // produce sends a request and returns the response. Each caller has its own function.
 type produce func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error)
 
-// callers starts clients that each send a record, wait for its acknowledgement, and then send the next record.
+// callers starts clients that each send a request, wait for its acknowledgement, and then send the next request.
 func (l *load) callers(ctx context.Context, count int, open func(ctx context.Context, address string) produce) {
 	for number := 0; number < count; number++ {
 		partition := int32(number % len(l.leaders))
@@ -22,7 +22,7 @@ func (l *load) callers(ctx context.Context, count int, open func(ctx context.Con
 			var samples []float64
 			for ctx.Err() == nil {
 				begun := time.Now()
-				answer, err := call(ctx, l.oneRecord(partition))
+				answer, err := call(ctx, l.request(partition))
 				if err != nil {
 					l.failed(ctx, err)
 				} else if failure := answer.Partitions[0].Error; failure != nil {
@@ -36,8 +36,11 @@ func (l *load) callers(ctx context.Context, count int, open func(ctx context.Con
 	}
 }
 
-func (l *load) oneRecord(partition int32) *pb.ProduceRequest {
-	records := &pb.RecordList{Records: []*pb.Record{{Value: l.value}}}
+func (l *load) request(partition int32) *pb.ProduceRequest {
+	records := &pb.RecordList{}
+	for range l.records {
+		records.Records = append(records.Records, &pb.Record{Value: l.value})
+	}
 	return &pb.ProduceRequest{Acks: pb.Acks_ACKS_ALL, Partitions: []*pb.ProducePartition{
 		{Topic: l.topic, Partition: partition, Data: &pb.ProducePartition_Records{Records: records}}}}
 }

@@ -30,13 +30,16 @@ const (
 func main() {
 	bootstrap := flag.String("bootstrap", "", "address of a broker")
 	topic := flag.String("topic", "", "topic to use")
-	mode := flag.String("mode", "callers", "callers, stream, tail, spread, idle or wait")
+	mode := flag.String("mode", "callers", "callers, stream, gateway, tail, spread, idle or wait")
+	gateway := flag.String("gateway", "", "address of the gateway of the gateway load")
+	subscribers := flag.Int("subscribers", 0, "consumers that share the partitions, in the loads stream and gateway")
+	records := flag.Int("records", 1, "records of a request of the loads callers, stream and gateway")
 	count := flag.Int("count", 10, "callers, consumers or idle connections")
 	warmUp := flag.Duration("warm-up", 4*time.Second, "time before the measurement")
 	length := flag.Duration("length", 8*time.Second, "time of the measurement")
 	size := flag.Int("size", 100, "bytes of a record's value")
 	flag.Parse()
-	load := &load{value: make([]byte, *size), topic: *topic}
+	load := &load{value: make([]byte, *size), topic: *topic, records: *records}
 	if err := load.connect(*bootstrap); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -46,7 +49,11 @@ func main() {
 	case "callers":
 		load.callers(ctx, *count, load.produceUnary)
 	case "stream":
+		load.readers(ctx, *subscribers)
 		load.callers(ctx, *count, load.produceOnStream)
+	case "gateway":
+		load.subscribers(ctx, *gateway, *subscribers)
+		load.callers(ctx, *count, func(ctx context.Context, _ string) produce { return load.publishOnStream(ctx, *gateway) })
 	case "tail":
 		load.tail(ctx, *count)
 	case "spread":
@@ -76,9 +83,11 @@ func main() {
 type load struct {
 	topic     string
 	value     []byte
+	records   int      // of a request
 	leaders   []string // address of the leader, by partition
 	measuring atomic.Bool
 	errors    atomic.Int64
+	delivered atomic.Int64 // records, while measuring
 	wait      sync.WaitGroup
 
 	mu        sync.Mutex
@@ -146,9 +155,9 @@ func milliseconds(since time.Time) float64 { return float64(time.Since(since).Mi
 
 func (l *load) report(length time.Duration) {
 	sort.Float64s(l.latencies)
-	result := map[string]any{"count": len(l.latencies), "rate": float64(len(l.latencies)) / length.Seconds(), "errors": l.errors.Load()}
+	result := map[string]any{"count": len(l.latencies), "rate": float64(len(l.latencies)) / length.Seconds(), "errors": l.errors.Load(), "delivered": l.delivered.Load()}
 	if n := len(l.latencies); n > 0 {
-		result["p50_ms"], result["p99_ms"] = l.latencies[n/2], l.latencies[n*99/100]
+		result["p50_ms"], result["p99_ms"], result["max_ms"] = l.latencies[n/2], l.latencies[n*99/100], l.latencies[n-1]
 	}
 	text, _ := json.Marshal(result)
 	fmt.Println("RESULT", string(text))
