@@ -94,7 +94,7 @@ class ComposeCluster:
         return [self.address(name) for name in BROKERS.values()]
 
     def address(self, service: str) -> str:
-        """Return the EXTERNAL address of a broker or controller, or the address of the console."""
+        """Return the EXTERNAL address of a broker or controller, or the address of a gateway or the console."""
         return f"localhost:{self._ports[service]}"
 
     def compose(self, *arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
@@ -114,11 +114,15 @@ class ComposeCluster:
 
     @property
     def tls(self) -> TlsFiles:
-        """Certificate files of the client ``admin``, issued on first use."""
-        folder = LOGS / f"{self.project}-certificates" / "admin"
+        """Certificate files of the client ``admin``."""
+        return self.files("admin")
+
+    def files(self, name: str) -> TlsFiles:
+        """Return the certificate files of a client, issued on first use."""
+        folder = LOGS / f"{self.project}-certificates" / name
         if not folder.exists():
-            run(["scripts/certificate.sh", "admin"], **self.variables)
-        return TlsFiles(folder / "ca.crt", folder / "client-admin.crt", folder / "client-admin.key")
+            run(["scripts/certificate.sh", name], **self.variables)
+        return TlsFiles(folder / "ca.crt", folder / f"client-{name}.crt", folder / f"client-{name}.key")
 
     def client(self, *services: str, give_up: Callable[[], bool] = lambda: False) -> StubClient:
         """Return a client that bootstraps from the EXTERNAL listeners of the services, by default of all brokers."""

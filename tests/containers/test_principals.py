@@ -6,15 +6,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.model.errors import TopicAuthorizationError
-from paceline.model.tls import TlsFiles
 from paceline_client import AccessRule, Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.containers.compose import BROKERS, CONTROLLERS, ROOT, ComposeCluster, run
+from tests.containers.compose import BROKERS, CONTROLLERS, ROOT, ComposeCluster
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
@@ -26,17 +24,9 @@ Read = Callable[[ComposeCluster, str, str], str]
 """Reads a topic as a principal; returns the value of its record, or the name of the error."""
 
 
-def files(cluster: ComposeCluster, name: str) -> TlsFiles:
-    """Return the certificate files of a client, issued on first use."""
-    folder = Path(cluster.variables["PACELINE_CERTIFICATE_FOLDER"]) / name
-    if not folder.exists():
-        run(["scripts/certificate.sh", name], **cluster.variables)
-    return TlsFiles(folder / "ca.crt", folder / f"client-{name}.crt", folder / f"client-{name}.key")
-
-
 def read_python(cluster: ComposeCluster, name: str, topic: str) -> str:
     try:
-        with Consumer(cluster.bootstrap, tls=files(cluster, name)) as consumer:
+        with Consumer(cluster.bootstrap, tls=cluster.files(name)) as consumer:
             consumer.assign([TopicPartition(topic, 0)])
             consumer.seek(TopicPartition(topic, 0), 0)
             deadline_s = time.monotonic() + 60
@@ -52,7 +42,7 @@ def read_python(cluster: ComposeCluster, name: str, topic: str) -> str:
 def read_go(cluster: ComposeCluster, name: str, topic: str) -> str:
     if shutil.which("go") is None:
         pytest.skip("the Go toolchain is not installed")
-    tls = files(cluster, name)
+    tls = cluster.files(name)
     environment = {
         "PACELINE_SSL_CA_FILE": str(tls.ca),
         "PACELINE_SSL_CERTIFICATE_FILE": str(tls.certificate),

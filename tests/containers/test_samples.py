@@ -1,4 +1,4 @@
-"""The samples over TLS, while a broker, a gateway and the coordinator of the group are killed.
+"""The samples of all languages, while the containers of a leader, a gateway and the group's coordinator are killed.
 
 The publisher sends 100,000 lines, two subscribers of one group read them; the promise is that of gateway_service.proto.
 """
@@ -7,28 +7,21 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
 
 import pytest
 
-from paceline.coordination.errors import JavaNotFoundError
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
-from paceline.dev.ports import free_plan
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.model.identity import Identity, Role
-from paceline.model.tls import TlsFiles
-from paceline.runtime.embedded_zookeeper import java_path
-from paceline.security.certificates import CertificateAuthority
 from paceline_client import AccessRule, Admin, Consumer, NewTopic
 from tests.conformance.clusters import fresh_topic
 from tests.conformance.driver import ToolchainMissingError
 from tests.conformance.promise import Committed, check_deliveries, check_log
 from tests.conformance.samples import ENDED, Sample, known_samples
 from tests.conformance.test_samples import PER_CALL
+from tests.containers.compose import BROKERS, GATEWAYS, ComposeCluster
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), pytest.mark.slow]
 
 RECORDS = 100_000
 PARTITIONS = 6
@@ -39,39 +32,10 @@ WATCH_S = 0.2
 PATIENCE_S = 180.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers and two controllers with TLS."""
-    try:
-        java_path()
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
-    directory = tmp_path_factory.mktemp("samples") / "run"
-    local = LocalCluster(directory, CONFIG_FILE, ports=free_plan(2, 3), heap_mib=64, secure=True)
-    local.start()
-    yield local
-    local.stop(force=True)
-
-
-@pytest.fixture(scope="module")
-def gateways(cluster: LocalCluster) -> list[Node]:
-    """Two gateways."""
-    return [cluster.start_gateway(1), cluster.start_gateway(2)]
-
-
-@pytest.fixture(scope="module")
-def tls(cluster: LocalCluster) -> TlsFiles:
-    """Certificate files of a client that is no super user."""
-    authority = CertificateAuthority.load(cluster.certificates)
-    identity = Identity(authority.trust_domain, Role.CLIENT, "sample")
-    authority.issue(identity, (), cluster.certificates, timedelta(days=1))
-    return cluster.client_files("sample")
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: LocalCluster) -> Iterator[Admin]:
+@pytest.fixture
+def admin(cluster: ComposeCluster) -> Iterator[Admin]:
     """An admin client of the brokers."""
-    with Admin(cluster.bootstrap, tls=cluster.client_tls) as client:
+    with Admin(cluster.bootstrap, tls=cluster.tls) as client:
         yield client
 
 
@@ -152,35 +116,38 @@ def publish(process: subprocess.Popen[bytes], values: list[bytes], faults: Mappi
     return b"".join(complaints)
 
 
-def test_samples_lose_nothing_while_processes_are_killed(
-    sample: Sample, cluster: LocalCluster, gateways: list[Node], tls: TlsFiles, admin: Admin
+def test_samples_lose_nothing_while_containers_are_killed(
+    sample: Sample, cluster: ComposeCluster, admin: Admin
 ) -> None:
-    topic, group = fresh_topic(), fresh_topic()
+    topic, group, tls = fresh_topic(), fresh_topic(), cluster.files("sample")
     admin.create_topics([NewTopic(topic, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
     rules = (("Write", "Topic", topic), ("Read", "Topic", topic), ("Read", "Group", group))
     admin.create_acls([AccessRule("User:sample", *rule) for rule in rules])
     values = [b"%d" % number for number in range(RECORDS)]
-    first, second = (gateway.client_address for gateway in gateways)
+    first, second = (cluster.address(gateway) for gateway in GATEWAYS)
     subscribers = [sample.subscriber(addresses, topic, group, tls) for addresses in ([first, second], [second, first])]
     committed = CommittedPositions(admin, group)
     publisher = sample.publisher([first, second], topic, tls)
-    killed: list[Node] = []
+    killed: list[str] = []
 
-    def kill(broker_id: int) -> None:
-        killed.append(cluster.broker(broker_id))
-        cluster.kill(killed[-1])
+    def kill(service: str) -> None:
+        killed.append(service)
+        cluster.kill(service)
+
+    def restart() -> None:
+        cluster.start(killed[-1])
 
     faults = {
-        8: lambda: kill(leader_of(admin, topic)),
-        14: lambda: cluster.restart(killed[-1]),
-        18: lambda: cluster.kill(gateways[0]),
-        24: lambda: cluster.restart(gateways[0]),
-        28: lambda: kill(coordinator_of(admin, group)),
-        34: lambda: cluster.restart(killed[-1]),
+        8: lambda: kill(BROKERS[leader_of(admin, topic)]),
+        14: restart,
+        18: lambda: kill(GATEWAYS[0]),
+        24: restart,
+        28: lambda: kill(BROKERS[coordinator_of(admin, group)]),
+        34: restart,
     }
     try:
         complaints = publish(publisher, values, faults)
-        with Consumer(cluster.bootstrap, tls=cluster.client_tls) as consumer:
+        with Consumer(cluster.bootstrap, tls=cluster.tls) as consumer:
             ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
 
         def read() -> int:
