@@ -1,4 +1,4 @@
-"""Some mutants are detected. All mutants: ``python -m tests.simulation.mutants``."""
+"""Some mutants are detected. All mutants: ``python -m tests.simulation.hunt``."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import mutations
-from tests.simulation.mutants import MUTANTS, Mutant, hunt, installed, main
+from tests.simulation.hunt import hunt, installed, main
+from tests.simulation.mutants import MUTANTS, Mutant
 
 TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 QUICK = (
