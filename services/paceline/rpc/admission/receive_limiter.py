@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from paceline.model.errors import ThrottledError
-from paceline.rpc.admission.turns import Turns
+from paceline.rpc.admission.turns import Debt, Turns
 
 RECEIVED_AT_ONCE: Final = 8
 SLOW_SENDERS: Final = 24
@@ -87,7 +87,7 @@ class ReceiveLimiter:
         """
         if not takes_turns:
             return await self._receive(read, caller)
-        paid: asyncio.Lock | None = None
+        paid: Debt | None = None
         if self.turns.owes(caller):
             try:
                 paid = await asyncio.wait_for(self.turns.pay(caller), self._wait_s)

@@ -7,6 +7,7 @@ at `BYTES_PER_S`; until then HTTP/2 flow control keeps the bytes at the sender. 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -22,13 +23,39 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class _Debt:
+class Debt:
     """The large requests of one caller that are not paid for; its holder may send the next request."""
 
     def __init__(self) -> None:
         self.paid_s = 0.0
         """The time when all large requests are paid for."""
-        self.lock = asyncio.Lock()
+        self.is_held = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._newest_is_next = False
+
+    async def acquire(self) -> None:
+        """Wait until no other call holds the debt."""
+        if not self.is_held:
+            self.is_held = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Pass the debt on, in turn to the newest and to the oldest call: in a flood the old calls belong to it."""
+        while self._waiting:
+            self._newest_is_next = not self._newest_is_next
+            turn = self._waiting.pop() if self._newest_is_next else self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.is_held = False
 
 
 class Turns:
@@ -38,30 +65,30 @@ class Turns:
         self._lock = asyncio.Lock()
         self._next_s = 0.0
         """The earliest time of the next turn."""
-        self._debts: dict[str, _Debt] = {}
+        self._debts: dict[str, Debt] = {}
 
     def owes(self, caller: str) -> bool:
         """Whether this caller has sent a large request that is not yet paid for."""
         return caller in self._debts
 
-    async def pay(self, caller: str) -> asyncio.Lock:
-        """Wait until the large requests of a caller are paid for; return its lock, to release after a request."""
+    async def pay(self, caller: str) -> Debt:
+        """Wait until the large requests of a caller are paid for; return its debt, to release after a request."""
         debt = self._debts[caller]
-        await debt.lock.acquire()
+        await debt.acquire()
         try:
             await asyncio.sleep(debt.paid_s - asyncio.get_running_loop().time())
         except BaseException:
-            debt.lock.release()
+            debt.release()
             raise
-        return debt.lock
+        return debt
 
     async def received(self, read: Callable[[], Awaitable[Any]], caller: str) -> Any:
         """Return the request that ``read`` returns, a large one when the caller may use the event loop."""
         request = await read()
         if isinstance(request, bytes) and len(request) >= LARGE_BYTES:
             now_s = asyncio.get_running_loop().time()
-            self._debts = {one: debt for one, debt in self._debts.items() if debt.paid_s > now_s or debt.lock.locked()}
-            debt = self._debts.setdefault(caller, _Debt())
+            self._debts = {one: debt for one, debt in self._debts.items() if debt.paid_s > now_s or debt.is_held}
+            debt = self._debts.setdefault(caller, Debt())
             debt.paid_s = max(debt.paid_s, now_s) + len(request) / BYTES_PER_S
             await self.turn()
         return request
