@@ -96,28 +96,28 @@ async def test_after_a_large_request_a_connection_is_read_when_that_is_paid_for(
     assert not receive_limiter.turns.owes("large")
 
 
-async def test_a_new_call_of_a_flooding_caller_is_read_before_most_of_the_flood() -> None:
+async def test_a_new_connection_of_a_flooding_caller_is_read_before_the_flood() -> None:
     receive_limiter, read = limiter(), []
 
-    async def receive(name: str, size_bytes: int = 1) -> None:
+    async def receive(name: str, connection: str, size_bytes: int = 1) -> None:
         async def request() -> bytes:
             read.append(name)
             return bytes(size_bytes)
 
-        await receive_limiter.receive(request, "caller", takes_turns=True)
+        await receive_limiter.receive(request, "caller", takes_turns=True, connection=connection)
 
-    await receive("first", BYTES_PER_S)
-    flood = [asyncio.create_task(receive(f"flood {number}")) for number in range(10)]
+    await receive("first", "A", BYTES_PER_S)
+    flood = [asyncio.create_task(receive(f"{name}{n}", name)) for n in range(4) for name in "AB"]
     await asyncio.sleep(0)
-    cancelled = asyncio.create_task(receive("cancelled"))
-    new = asyncio.create_task(receive("new"))
+    cancelled, new = (asyncio.create_task(receive(name, name)) for name in ("cancelled", "new"))
     await asyncio.sleep(0)
     cancelled.cancel()
     receive_limiter.turns._debts["caller"].paid_s = 0.0
     flood[0].cancel()  # it waits for the payment, and the next in turn finds it paid
     await asyncio.gather(*flood[1:], new)
-    assert read[:3] == ["first", "new", "flood 1"], "in turn the newest and the oldest"
-    assert sorted(read[3:]) == [f"flood {number}" for number in range(2, 10)]
+    assert read[:2] == ["first", "new"], "the newest connection that still waits"
+    assert sorted(read[2:]) == ["A1", "A2", "A3", "B0", "B1", "B2", "B3"]
+    assert {"A1", "B0"} <= {*read[2:6]}, "no connection waits for all calls of another"
 
 
 async def _request(size_bytes: int) -> bytes:

@@ -76,11 +76,13 @@ class ReceiveLimiter:
         """Number of requests that are being received."""
         return len(self._quick) + len(self._slow)
 
-    async def receive(self, read: Callable[[], Awaitable[Any]], caller: str = "", *, takes_turns: bool = False) -> Any:
+    async def receive(
+        self, read: Callable[[], Awaitable[Any]], caller: str = "", *, takes_turns: bool = False, connection: str = ""
+    ) -> Any:
         """Return the result of ``read``, which starts when this call has a slot.
 
         With ``takes_turns`` a large request keeps its slot until its turn, so that few of them are in memory, and a
-        caller is read no faster than `turns.BYTES_PER_S`.
+        caller is read no faster than `turns.BYTES_PER_S`, its connections in turn.
 
         Raises:
             ThrottledError: no slot became free in time, or the request took too long to arrive.
@@ -90,7 +92,7 @@ class ReceiveLimiter:
         paid: Debt | None = None
         if self.turns.owes(caller):
             try:
-                paid = await asyncio.wait_for(self.turns.pay(caller), self._wait_s)
+                paid = await asyncio.wait_for(self.turns.pay(caller, connection), self._wait_s)
             except TimeoutError:
                 text = "this caller sends more large requests than the broker receives; try again"
                 raise ThrottledError.at("BYTES_PER_S", text) from None

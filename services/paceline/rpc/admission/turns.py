@@ -30,16 +30,20 @@ class Debt:
         self.paid_s = 0.0
         """The time when all large requests are paid for."""
         self.is_held = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._newest_is_next = False
+        self._new: dict[str, deque[asyncio.Future[None]]] = {}
+        """Waiting calls by connection, oldest first, of connections that had no turn since they wait."""
+        self._old: dict[str, deque[asyncio.Future[None]]] = {}
+        """Those of the other connections, which take turns."""
+        self._new_is_next = False
 
-    async def acquire(self) -> None:
+    async def acquire(self, connection: str) -> None:
         """Wait until no other call holds the debt."""
         if not self.is_held:
             self.is_held = True
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        calls = self._old.get(connection)
+        (self._new.setdefault(connection, deque()) if calls is None else calls).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -48,10 +52,17 @@ class Debt:
             raise
 
     def release(self) -> None:
-        """Pass the debt on, in turn to the newest and to the oldest call: in a flood the old calls belong to it."""
-        while self._waiting:
-            self._newest_is_next = not self._newest_is_next
-            turn = self._waiting.pop() if self._newest_is_next else self._waiting.popleft()
+        """Pass the debt on, in turn to the newest connection and to the one that had its turn the longest ago."""
+        while self._new or self._old:
+            self._new_is_next = not self._new_is_next
+            if self._new and (self._new_is_next or not self._old):
+                connection, calls = self._new.popitem()
+            else:
+                connection = next(iter(self._old))
+                calls = self._old.pop(connection)
+            turn = calls.popleft()
+            if calls:
+                self._old[connection] = calls
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -71,10 +82,10 @@ class Turns:
         """Whether this caller has sent a large request that is not yet paid for."""
         return caller in self._debts
 
-    async def pay(self, caller: str) -> Debt:
+    async def pay(self, caller: str, connection: str) -> Debt:
         """Wait until the large requests of a caller are paid for; return its debt, to release after a request."""
         debt = self._debts[caller]
-        await debt.acquire()
+        await debt.acquire(connection)
         try:
             await asyncio.sleep(debt.paid_s - asyncio.get_running_loop().time())
         except BaseException:
