@@ -245,12 +245,15 @@ class GroupCoordinator:
             return
         results: CommitResults = {}
         accepted: dict[TopicPartition, OffsetValue] = {}
-        limit = self._config.offset_metadata_max_bytes
+        limit, is_known = self._config.offset_metadata_max_bytes, self._topic.is_known
+        # One error for all entries: thousands of texts would keep the event loop for 20 ms.
+        too_large = OffsetMetadataTooLargeError(f"the metadata text has more than {limit} bytes")
+        unknown = UnknownTopicOrPartitionError("the topic or partition does not exist")
         for topic_partition, value in request.offsets.items():
-            if len(value.metadata.encode()) > limit:
-                results[topic_partition] = OffsetMetadataTooLargeError(f"the metadata text has more than {limit} bytes")
-            elif not self._topic.is_known(topic_partition):
-                results[topic_partition] = UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
+            if value.metadata and len(value.metadata.encode()) > limit:
+                results[topic_partition] = too_large
+            elif not is_known(topic_partition):
+                results[topic_partition] = unknown
             else:
                 results[topic_partition] = None
                 accepted[topic_partition] = value

@@ -159,11 +159,14 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         if isinstance(answer, PacelineError):
             raise answer
 
-        def result(one: TopicPartition) -> pb.CommitOffsetResult:
-            error = common.error_to_proto(errors_pb2.PartitionError, answer[one])
-            return pb.CommitOffsetResult(topic=one.topic, partition=one.partition, error=error)
+        response = pb.CommitOffsetsResponse()
 
-        return pb.CommitOffsetsResponse(partitions=await self._turns.each(result, partitions))
+        def add(one: TopicPartition) -> None:
+            error = common.error_to_proto(errors_pb2.PartitionError, answer[one])
+            response.partitions.add(topic=one.topic, partition=one.partition, error=error)
+
+        await self._turns.each(add, partitions)
+        return response
 
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
@@ -178,8 +181,10 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             ]
             common.bounded(wanted, common.MAX_CLIENT_PARTITIONS, "partitions")
         found = self._core.get().group_coordinator().fetch_offsets(_group_id(request.group_id), wanted)
-        committed = await self._turns.each(lambda one: values.committed_to_proto(*one), list(found.items()))
-        return pb.FetchOffsetsResponse(partitions=committed)
+        response = pb.FetchOffsetsResponse()
+        add = response.partitions.append
+        await self._turns.each(lambda one: add(values.committed_to_proto(*one)), list(found.items()))
+        return response
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
         """List the groups that this broker coordinates."""
