@@ -127,7 +127,7 @@ def _why_unknown(name: str) -> PacelineError:
         validate_topic_name(name)
     except InvalidTopicError as error:
         return error
-    return UnknownTopicOrPartitionError("the topic does not exist in this broker's metadata")
+    return UnknownTopicOrPartitionError("there is no such topic, or this broker has not heard of it yet")
 
 
 def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:

@@ -344,11 +344,11 @@ func (x *PublishRecord) GetMessageId() string {
 }
 
 // IdempotentProducer makes a request safe to repeat. Get the id from paceline.v1.LogService.InitProducerId
-// (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
-// same request with the same three numbers, to any gateway: a broker that has already appended it answers with its
-// offset and appends nothing. All records of the request are appended or none. Send the requests of a partition one
-// after the other, each after the answer of the request before, unless they are on the same PublishStream. After
-// OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
+// (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition
+// from 0, and after an unknown outcome send the same request with the same three numbers, to any gateway: a broker that
+// has already appended it answers with its offset and appends nothing. All records of the request are appended or none.
+// Send the requests of a partition one after the other, each after the answer of the request before, unless they are on
+// the same PublishStream. After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
 type IdempotentProducer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Producer id.
@@ -1004,8 +1004,10 @@ type SubscribeRequest_Subscribe struct {
 
 type SubscribeRequest_Acknowledge struct {
 	// The positions up to which the caller has processed records; needed with and without a group, because it returns
-	// the credit. Cumulative per partition: a position includes all records before it. A position below an earlier one
-	// changes nothing. The gateway answers an acknowledgement that it cannot accept with `refused`.
+	// the credit. Cumulative per partition: a position includes all records before it. The list may name several
+	// partitions. A position below an earlier one changes nothing. The gateway sends about as many records as credit
+	// returns, so a caller that acknowledges each record soon receives responses of one record; acknowledge `next` or
+	// every hundred records for full speed. The gateway answers an acknowledgement that it cannot accept with `refused`.
 	Acknowledge *Positions `protobuf:"bytes,2,opt,name=acknowledge,proto3,oneof"`
 }
 

@@ -35,7 +35,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // GatewayService finds the leaders of partitions, repeats requests after failures and takes part in consumer groups on
-// behalf of its callers. A caller needs the address of any gateway and this file.
+// behalf of its callers. A caller needs the address of any gateway, this file and the two files that it imports.
 //
 // Publisher: call Publish(topic, key, value) in a loop. For more throughput open one PublishStream, send the same
 // requests with numbers, and read the answers; for the most, put a list of records into each request.
@@ -43,12 +43,14 @@ const (
 // Subscriber:
 //  1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
 //  2. Read responses. After the records of a response are processed, send its `next` back:
-//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
-//     a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
-//     partition moves (`revoked`) are delivered again.
-//  3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
-//     failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
-//     with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+//     acknowledge = {positions: [next]}. Other responses are notices, and the records are safe when they are ignored.
+//     When a partition moves to another subscriber, the caller has 5 seconds to acknowledge the records of it that it
+//     has; later they are delivered again. So process all records that await acknowledgement in less than 5 seconds,
+//     with a smaller credit_records if need be.
+//  3. To end, send the last acknowledgements, close the sending side and read until the stream ends. Records that were
+//     on their way may still arrive: discard them. To survive failures, open a new stream, on this gateway or another,
+//     after a pause of about a second whenever a stream ends with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or
+//     DEADLINE_EXCEEDED.
 //
 // Run the same program several times with one group, on any gateways, and the programs share the partitions.
 //
@@ -94,9 +96,10 @@ type GatewayServiceClient interface {
 	// the caller closes its side, the stream ends with the last answer.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Subscribe delivers records. The first request is `subscribe`, every later request `acknowledge`; a stream has one
-	// subscription. When the caller closes its side, the gateway delivers nothing more, commits what is acknowledged,
-	// sends the last `committed` and ends the stream. An invalid request ends the stream with INVALID_REQUEST; what was
-	// acknowledged before is committed.
+	// subscription. When the caller closes its side, the gateway commits the positions that were acknowledged before and
+	// are not yet committed, sends `committed` when there were such positions, and ends the stream; responses that it had
+	// sent before still arrive. An invalid request ends the stream with INVALID_REQUEST; positions that were acknowledged
+	// before are committed.
 	Subscribe(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubscribeRequest, SubscribeResponse], error)
 	// Pull returns records of a group with a lease, for callers that cannot keep a stream open, such as functions. Each
 	// batch has a token; Acknowledge it before the lease ends, or the records are delivered again. A partition has one
@@ -199,7 +202,7 @@ func (c *gatewayServiceClient) Query(ctx context.Context, in *QueryRequest, opts
 // for forward compatibility.
 //
 // GatewayService finds the leaders of partitions, repeats requests after failures and takes part in consumer groups on
-// behalf of its callers. A caller needs the address of any gateway and this file.
+// behalf of its callers. A caller needs the address of any gateway, this file and the two files that it imports.
 //
 // Publisher: call Publish(topic, key, value) in a loop. For more throughput open one PublishStream, send the same
 // requests with numbers, and read the answers; for the most, put a list of records into each request.
@@ -207,12 +210,14 @@ func (c *gatewayServiceClient) Query(ctx context.Context, in *QueryRequest, opts
 // Subscriber:
 //  1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
 //  2. Read responses. After the records of a response are processed, send its `next` back:
-//     acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
-//     a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
-//     partition moves (`revoked`) are delivered again.
-//  3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
-//     failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
-//     with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+//     acknowledge = {positions: [next]}. Other responses are notices, and the records are safe when they are ignored.
+//     When a partition moves to another subscriber, the caller has 5 seconds to acknowledge the records of it that it
+//     has; later they are delivered again. So process all records that await acknowledgement in less than 5 seconds,
+//     with a smaller credit_records if need be.
+//  3. To end, send the last acknowledgements, close the sending side and read until the stream ends. Records that were
+//     on their way may still arrive: discard them. To survive failures, open a new stream, on this gateway or another,
+//     after a pause of about a second whenever a stream ends with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or
+//     DEADLINE_EXCEEDED.
 //
 // Run the same program several times with one group, on any gateways, and the programs share the partitions.
 //
@@ -258,9 +263,10 @@ type GatewayServiceServer interface {
 	// the caller closes its side, the stream ends with the last answer.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Subscribe delivers records. The first request is `subscribe`, every later request `acknowledge`; a stream has one
-	// subscription. When the caller closes its side, the gateway delivers nothing more, commits what is acknowledged,
-	// sends the last `committed` and ends the stream. An invalid request ends the stream with INVALID_REQUEST; what was
-	// acknowledged before is committed.
+	// subscription. When the caller closes its side, the gateway commits the positions that were acknowledged before and
+	// are not yet committed, sends `committed` when there were such positions, and ends the stream; responses that it had
+	// sent before still arrive. An invalid request ends the stream with INVALID_REQUEST; positions that were acknowledged
+	// before are committed.
 	Subscribe(grpc.BidiStreamingServer[SubscribeRequest, SubscribeResponse]) error
 	// Pull returns records of a group with a lease, for callers that cannot keep a stream open, such as functions. Each
 	// batch has a token; Acknowledge it before the lease ends, or the records are delivered again. A partition has one

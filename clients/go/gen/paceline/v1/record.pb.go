@@ -81,8 +81,9 @@ func (x *Header) GetValue() []byte {
 // Record is one record of a partition.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key; absent is null, which differs from empty. The client chooses the partition of a record; so that clients of
-	// every language send equal keys to the same partition, the partition of a record with a key is
+	// Key; absent is null, which differs from empty. A gateway chooses the partition for its callers; a client that
+	// sends batches to brokers chooses it itself. So that all of them send equal keys to the same partition, the partition
+	// of a record with a key is
 	//
 	//	(murmur2(key) & 0x7fffffff) mod (number of partitions of the topic)
 	//
