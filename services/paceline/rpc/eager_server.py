@@ -11,13 +11,17 @@ import inspect
 from typing import Any, Final
 
 import grpc.aio
-from grpc._cython import cygrpc  # type: ignore[attr-defined, unused-ignore]
 
 AHEAD: Final = 32
 """Calls that a server asks for at a time."""
 
-_PLAIN: Final = getattr(cygrpc, "AioServer", None)
-_CAN_ASK: Final = inspect.iscoroutinefunction(getattr(_PLAIN, "_request_call", None))
+try:
+    from grpc._cython import cygrpc  # type: ignore[attr-defined, unused-ignore]
+
+    _Plain: Any = cygrpc.AioServer
+except (ImportError, AttributeError):
+    _Plain = object
+_CAN_ASK: Final = inspect.iscoroutinefunction(getattr(_Plain, "_request_call", None))
 
 
 def eager_server(**arguments: Any) -> Any:
@@ -28,14 +32,14 @@ def eager_server(**arguments: Any) -> Any:
     try:
         return grpc.aio.server(**arguments)
     finally:
-        cygrpc.AioServer = _PLAIN
+        cygrpc.AioServer = _Plain
 
 
-class _EagerServer(_PLAIN or object):  # type: ignore[misc]
+class _EagerServer(_Plain):  # type: ignore[misc]
     """Asks for `AHEAD` calls, and hands them out in the order in which they arrive."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self._arrived: asyncio.Queue[Any] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 

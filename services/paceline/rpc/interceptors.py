@@ -242,7 +242,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         request: Any = _PAUSED
         while request is _PAUSED:
             await quota.hold()
-            request = await self._limiter.receive(read, key, takes_turns=takes_turns, connection=context.peer())
+            request = await self._limiter.receive(read, key, takes_turns=takes_turns, connection_of=context.peer)
         if request is grpc.aio.EOF:
             # The client has disconnected, or it has closed the call without sending a request.
             with contextlib.suppress(grpc.aio.InternalError):

@@ -1,13 +1,16 @@
 """Servers that ask for several calls at a time: new calls begin beside busy streams, and a stop ends as gRPC's does."""
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from grpc._cython import cygrpc
 
 from paceline.rpc import eager_server
 from paceline.rpc.eager_server import AHEAD
@@ -106,8 +109,20 @@ async def test_a_stop_does_not_wait_for_calls_that_have_not_begun() -> None:
     assert grpc.aio.AioRpcError in {type(one) for one in ended}
 
 
-async def test_another_release_of_grpc_gets_its_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager_server, "_CAN_ASK", False)
-    plain = eager_server.eager_server()._server
+class OtherServer:
+    """A server class of a release of gRPC that takes calls in another way."""
+
+
+@pytest.mark.parametrize("server_class", [None, OtherServer])
+async def test_another_release_of_grpc_gets_its_own_server(
+    server_class: type | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = cygrpc.AioServer
+    internals = ModuleType("cygrpc") if server_class is None else SimpleNamespace(AioServer=server_class)
+    monkeypatch.setattr("grpc._cython.cygrpc", internals)
+    other = importlib.util.module_from_spec(eager_server.__spec__)
+    eager_server.__spec__.loader.exec_module(other)
     monkeypatch.undo()
-    assert type(plain) is not type(eager_server.eager_server()._server) is eager_server._EagerServer
+
+    assert type(other.eager_server()._server) is own
+    assert type(eager_server.eager_server()._server) is eager_server._EagerServer

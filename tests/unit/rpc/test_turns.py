@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from paceline.model.errors import ThrottledError
-from paceline.rpc.admission.turns import BYTES_PER_S, LARGE_BYTES, LONGEST_PAUSE_S, SLICE, Turns
+from paceline.rpc.admission.turns import BYTES_PER_S, LARGE_BYTES, LONGEST_PAUSE_S, SLICE, Debt, Turns
 from tests.unit.rpc.test_receive_limiter import limiter, until
 
 
@@ -104,7 +104,7 @@ async def test_a_new_connection_of_a_flooding_caller_is_read_before_the_flood() 
             read.append(name)
             return bytes(size_bytes)
 
-        await receive_limiter.receive(request, "caller", takes_turns=True, connection=connection)
+        await receive_limiter.receive(request, "caller", takes_turns=True, connection_of=lambda: connection)
 
     await receive("first", "A", BYTES_PER_S)
     flood = [asyncio.create_task(receive(f"{name}{n}", name)) for n in range(4) for name in "AB"]
@@ -118,6 +118,20 @@ async def test_a_new_connection_of_a_flooding_caller_is_read_before_the_flood() 
     assert read[:2] == ["first", "new"], "the newest connection that still waits"
     assert sorted(read[2:]) == ["A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert {"A1", "B0"} <= {*read[2:6]}, "no connection waits for all calls of another"
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    debt = Debt()
+    await debt.acquire("holder")
+    waits = [asyncio.create_task(debt.acquire(connection)) for connection in "ABAB"]
+    await asyncio.sleep(0)
+    debt.release()
+    await asyncio.sleep(0)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    assert not debt._new and not debt._old
+    assert [wait.cancelled() for wait in waits].count(False) == 1, "only the holder's wait has ended before"
 
 
 async def _request(size_bytes: int) -> bytes:

@@ -77,12 +77,17 @@ class ReceiveLimiter:
         return len(self._quick) + len(self._slow)
 
     async def receive(
-        self, read: Callable[[], Awaitable[Any]], caller: str = "", *, takes_turns: bool = False, connection: str = ""
+        self,
+        read: Callable[[], Awaitable[Any]],
+        caller: str = "",
+        *,
+        takes_turns: bool = False,
+        connection_of: Callable[[], str] = str,
     ) -> Any:
         """Return the result of ``read``, which starts when this call has a slot.
 
         With ``takes_turns`` a large request keeps its slot until its turn, so that few of them are in memory, and a
-        caller is read no faster than `turns.BYTES_PER_S`, its connections in turn.
+        caller is read no faster than `turns.BYTES_PER_S`, its connections, which ``connection_of`` returns, in turn.
 
         Raises:
             ThrottledError: no slot became free in time, or the request took too long to arrive.
@@ -92,7 +97,7 @@ class ReceiveLimiter:
         paid: Debt | None = None
         if self.turns.owes(caller):
             try:
-                paid = await asyncio.wait_for(self.turns.pay(caller, connection), self._wait_s)
+                paid = await asyncio.wait_for(self.turns.pay(caller, connection_of()), self._wait_s)
             except TimeoutError:
                 text = "this caller sends more large requests than the broker receives; try again"
                 raise ThrottledError.at("BYTES_PER_S", text) from None

@@ -47,9 +47,19 @@ class Debt:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.cancelled():
+                self._forget(connection, turn)
+            else:
                 self.release()
             raise
+
+    def _forget(self, connection: str, turn: asyncio.Future[None]) -> None:
+        for waiting in (self._new, self._old):
+            calls = waiting.get(connection)
+            if calls is not None and turn in calls:
+                calls.remove(turn)
+                if not calls:
+                    del waiting[connection]
 
     def release(self) -> None:
         """Pass the debt on, in turn to the newest connection and to the one that had its turn the longest ago."""
