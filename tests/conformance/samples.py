@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pytest
+
 from paceline.model.tls import TlsFiles
 from tests.conformance.driver import ROOT, TOOLCHAIN_MISSING, DriverError, ToolchainMissingError
 
@@ -59,6 +61,14 @@ class Sample:
             raise ToolchainMissingError(built.stderr.strip())
         if built.returncode:
             raise DriverError(f"{' '.join(command)} failed: {built.stderr[-4_000:] or built.stdout[-4_000:]}")
+
+    def build_or_skip(self) -> "Sample":
+        """Make the programs and return the sample, or skip the test on a machine without the tools of the language."""
+        try:
+            self.build()
+        except ToolchainMissingError as error:
+            pytest.skip(str(error))
+        return self
 
     def publisher(self, gateways: Sequence[str], topic: str, tls: TlsFiles | None = None) -> subprocess.Popen[bytes]:
         """Start the publisher; each line of its stdin becomes a record."""

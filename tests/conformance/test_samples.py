@@ -7,7 +7,6 @@ import pytest
 
 from paceline.model.errors import ErrorCode
 from tests.conformance.clusters import wait_until
-from tests.conformance.driver import ToolchainMissingError
 from tests.conformance.samples import ENDED, Read, Sample, known_samples
 from tests.conformance.scripted_gateway import ScriptedGateway
 from tests.integration.tcp_proxy import TcpProxy
@@ -27,12 +26,8 @@ VALUES = [b"%d" % number for number in range(2 * PER_CALL + 34)]
 )
 def sample(request: pytest.FixtureRequest) -> Sample:
     """The samples of a language; a language without its tools is skipped."""
-    built: Sample = request.param
-    try:
-        built.build()
-    except ToolchainMissingError as error:
-        pytest.skip(str(error))
-    return built
+    wanted: Sample = request.param
+    return wanted.build_or_skip()
 
 
 @pytest.fixture
