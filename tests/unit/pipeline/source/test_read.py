@@ -12,7 +12,7 @@ from paceline.model.errors import CorruptMessageError, ErrorCode
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.source.options import parse_batch_options
 from paceline.pipeline.source.planning import plan_tasks
-from paceline.pipeline.source.range_fetcher import prefetched
+from paceline.pipeline.source.range_fetcher import MAX_LEADERS, prefetched
 from paceline.pipeline.source.reader import OffsetRangesPartition
 from paceline.rpc.memory import keep_freed_memory
 from paceline_client import process_channels
@@ -179,9 +179,11 @@ def test_the_next_response_is_fetched_while_the_last_is_processed() -> None:
         answers.close()  # type: ignore[attr-defined]
 
 
-def test_a_task_fetches_from_its_leaders_at_the_same_time() -> None:
-    partitions = {("t", number): ServedPartition(log(20), leader=1 + number % 2) for number in range(4)}
-    with ServedCluster(partitions, brokers=2) as served:
+@pytest.mark.parametrize("leaders", [2, MAX_LEADERS + 2])
+def test_a_task_fetches_from_its_leaders_at_the_same_time(leaders: int) -> None:
+    partitions = {("t", number): ServedPartition(log(20), leader=1 + number % leaders) for number in range(12)}
+    at_once = min(leaders, MAX_LEADERS)
+    with ServedCluster(partitions, brokers=leaders) as served:
         options = parse_batch_options({"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t"})
         cluster = options.view()
         [ranges] = plan_tasks(options, cluster)
@@ -191,7 +193,8 @@ def test_a_task_fetches_from_its_leaders_at_the_same_time() -> None:
         found: list[int] = []
         reading = threading.Thread(target=lambda: found.extend(int(index.count.sum()) for index in answers))
         reading.start()
-        eventually(lambda: len(served.fetches) == before + 2, 60, "both leaders are asked before one has answered")
+        eventually(lambda: len(served.fetches) == before + at_once, 60, "leaders are asked before one has answered")
         served.hold_fetches.set()
         reading.join(60)
-        assert found == [40, 40]
+        assert len(served.fetches) == before + leaders
+        assert found == [240 // leaders] * leaders
