@@ -168,7 +168,7 @@ def status(
 
     When all moves of the plan are complete and no other move runs, removes the throttle of its topics and of all
     brokers. A deleted partition counts as complete. Exits with 3 when a move is stuck, or a move of the plan is not
-    complete, for example at the end of --timeout.
+    complete, for example at the end of --timeout; when no controller answers then, exits as every command does.
     """
     with reported(output):
         wanted = {} if plan_file is None else read_plan(plan_file)

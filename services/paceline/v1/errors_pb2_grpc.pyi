@@ -8,7 +8,7 @@ success. A failure of the whole call is a gRPC status whose details hold a googl
 domain "paceline" and the reason spelled like the enum value without its prefix, for example
   {"reason": "NOT_CONTROLLER", "domain": "paceline", "metadata": {"address": "127.0.0.1:9082"}}.
 Failures that a pause resolves, such as THROTTLED, also carry a google.rpc.RetryInfo with the minimum pause. The
-files google/rpc/*.proto beside this package declare those details.
+folder google/rpc, next to the folder paceline, declares both; most languages have a package of them.
 
 Options of each error code describe how a client may react; docs/clients.md has the table. A status without ErrorInfo
 comes from gRPC itself: after DEADLINE_EXCEEDED or a broken connection the outcome is unknown.

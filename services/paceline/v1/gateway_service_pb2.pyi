@@ -200,11 +200,11 @@ global___PublishRecord = PublishRecord
 @typing.final
 class IdempotentProducer(google.protobuf.message.Message):
     """IdempotentProducer makes a request safe to repeat. Get the id from paceline.v1.LogService.InitProducerId
-    (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition from 0, and after an unknown outcome send the
-    same request with the same three numbers, to any gateway: a broker that has already appended it answers with its
-    offset and appends nothing. All records of the request are appended or none. Send the requests of a partition one
-    after the other, each after the answer of the request before, unless they are on the same PublishStream. After
-    OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
+    (log_service.proto), which gateways serve, too. Set PublishRequest.partition, number the records of each partition
+    from 0, and after an unknown outcome send the same request with the same three numbers, to any gateway: a broker that
+    has already appended it answers with its offset and appends nothing. All records of the request are appended or none.
+    Send the requests of a partition one after the other, each after the answer of the request before, unless they are on
+    the same PublishStream. After OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH the producer needs a new id.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -474,8 +474,10 @@ class SubscribeRequest(google.protobuf.message.Message):
     @property
     def acknowledge(self) -> global___Positions:
         """The positions up to which the caller has processed records; needed with and without a group, because it returns
-        the credit. Cumulative per partition: a position includes all records before it. A position below an earlier one
-        changes nothing. The gateway answers an acknowledgement that it cannot accept with `refused`.
+        the credit. Cumulative per partition: a position includes all records before it. The list may name several
+        partitions. A position below an earlier one changes nothing. The gateway sends about as many records as credit
+        returns, so a caller that acknowledges each record soon receives responses of one record; acknowledge `next` or
+        every hundred records for full speed. The gateway answers an acknowledgement that it cannot accept with `refused`.
         """
 
     def __init__(

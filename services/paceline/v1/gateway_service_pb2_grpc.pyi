@@ -19,7 +19,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
 
 class GatewayServiceStub:
     """GatewayService finds the leaders of partitions, repeats requests after failures and takes part in consumer groups on
-    behalf of its callers. A caller needs the address of any gateway and this file.
+    behalf of its callers. A caller needs the address of any gateway, this file and the two files that it imports.
 
     Publisher: call Publish(topic, key, value) in a loop. For more throughput open one PublishStream, send the same
     requests with numbers, and read the answers; for the most, put a list of records into each request.
@@ -27,12 +27,14 @@ class GatewayServiceStub:
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
-         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
-         partition moves (`revoked`) are delivered again.
-      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
-         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
-         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+         acknowledge = {positions: [next]}. Other responses are notices, and the records are safe when they are ignored.
+         When a partition moves to another subscriber, the caller has 5 seconds to acknowledge the records of it that it
+         has; later they are delivered again. So process all records that await acknowledgement in less than 5 seconds,
+         with a smaller credit_records if need be.
+      3. To end, send the last acknowledgements, close the sending side and read until the stream ends. Records that were
+         on their way may still arrive: discard them. To survive failures, open a new stream, on this gateway or another,
+         after a pause of about a second whenever a stream ends with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or
+         DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -91,9 +93,10 @@ class GatewayServiceStub:
         paceline.v1.gateway_service_pb2.SubscribeResponse,
     ]
     """Subscribe delivers records. The first request is `subscribe`, every later request `acknowledge`; a stream has one
-    subscription. When the caller closes its side, the gateway delivers nothing more, commits what is acknowledged,
-    sends the last `committed` and ends the stream. An invalid request ends the stream with INVALID_REQUEST; what was
-    acknowledged before is committed.
+    subscription. When the caller closes its side, the gateway commits the positions that were acknowledged before and
+    are not yet committed, sends `committed` when there were such positions, and ends the stream; responses that it had
+    sent before still arrive. An invalid request ends the stream with INVALID_REQUEST; positions that were acknowledged
+    before are committed.
     """
 
     Pull: grpc.UnaryUnaryMultiCallable[
@@ -125,7 +128,7 @@ class GatewayServiceStub:
 
 class GatewayServiceAsyncStub:
     """GatewayService finds the leaders of partitions, repeats requests after failures and takes part in consumer groups on
-    behalf of its callers. A caller needs the address of any gateway and this file.
+    behalf of its callers. A caller needs the address of any gateway, this file and the two files that it imports.
 
     Publisher: call Publish(topic, key, value) in a loop. For more throughput open one PublishStream, send the same
     requests with numbers, and read the answers; for the most, put a list of records into each request.
@@ -133,12 +136,14 @@ class GatewayServiceAsyncStub:
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
-         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
-         partition moves (`revoked`) are delivered again.
-      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
-         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
-         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+         acknowledge = {positions: [next]}. Other responses are notices, and the records are safe when they are ignored.
+         When a partition moves to another subscriber, the caller has 5 seconds to acknowledge the records of it that it
+         has; later they are delivered again. So process all records that await acknowledgement in less than 5 seconds,
+         with a smaller credit_records if need be.
+      3. To end, send the last acknowledgements, close the sending side and read until the stream ends. Records that were
+         on their way may still arrive: discard them. To survive failures, open a new stream, on this gateway or another,
+         after a pause of about a second whenever a stream ends with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or
+         DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -196,9 +201,10 @@ class GatewayServiceAsyncStub:
         paceline.v1.gateway_service_pb2.SubscribeResponse,
     ]
     """Subscribe delivers records. The first request is `subscribe`, every later request `acknowledge`; a stream has one
-    subscription. When the caller closes its side, the gateway delivers nothing more, commits what is acknowledged,
-    sends the last `committed` and ends the stream. An invalid request ends the stream with INVALID_REQUEST; what was
-    acknowledged before is committed.
+    subscription. When the caller closes its side, the gateway commits the positions that were acknowledged before and
+    are not yet committed, sends `committed` when there were such positions, and ends the stream; responses that it had
+    sent before still arrive. An invalid request ends the stream with INVALID_REQUEST; positions that were acknowledged
+    before are committed.
     """
 
     Pull: grpc.aio.UnaryUnaryMultiCallable[
@@ -230,7 +236,7 @@ class GatewayServiceAsyncStub:
 
 class GatewayServiceServicer(metaclass=abc.ABCMeta):
     """GatewayService finds the leaders of partitions, repeats requests after failures and takes part in consumer groups on
-    behalf of its callers. A caller needs the address of any gateway and this file.
+    behalf of its callers. A caller needs the address of any gateway, this file and the two files that it imports.
 
     Publisher: call Publish(topic, key, value) in a loop. For more throughput open one PublishStream, send the same
     requests with numbers, and read the answers; for the most, put a list of records into each request.
@@ -238,12 +244,14 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
     Subscriber:
       1. Open Subscribe and send one request with subscribe = {topics: ["orders"], group: "billing"}.
       2. Read responses. After the records of a response are processed, send its `next` back:
-         acknowledge = {positions: [next]}. Other responses are notices and may be ignored. Take less than 5 seconds for
-         a response, with a smaller credit_records if need be: records that are not acknowledged in time when their
-         partition moves (`revoked`) are delivered again.
-      3. To end, close the sending side and read until the stream ends; discard records that still arrive. To survive
-         failures, open a new stream, on this gateway or another, after a pause of about a second whenever a stream ends
-         with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or DEADLINE_EXCEEDED.
+         acknowledge = {positions: [next]}. Other responses are notices, and the records are safe when they are ignored.
+         When a partition moves to another subscriber, the caller has 5 seconds to acknowledge the records of it that it
+         has; later they are delivered again. So process all records that await acknowledgement in less than 5 seconds,
+         with a smaller credit_records if need be.
+      3. To end, send the last acknowledgements, close the sending side and read until the stream ends. Records that were
+         on their way may still arrive: discard them. To survive failures, open a new stream, on this gateway or another,
+         after a pause of about a second whenever a stream ends with UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED or
+         DEADLINE_EXCEEDED.
     Run the same program several times with one group, on any gateways, and the programs share the partitions.
 
     Promise to subscribers in a group: every record is delivered at least once, and the records of a partition in order,
@@ -307,9 +315,10 @@ class GatewayServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.gateway_service_pb2.SubscribeResponse], collections.abc.AsyncIterator[paceline.v1.gateway_service_pb2.SubscribeResponse]]:
         """Subscribe delivers records. The first request is `subscribe`, every later request `acknowledge`; a stream has one
-        subscription. When the caller closes its side, the gateway delivers nothing more, commits what is acknowledged,
-        sends the last `committed` and ends the stream. An invalid request ends the stream with INVALID_REQUEST; what was
-        acknowledged before is committed.
+        subscription. When the caller closes its side, the gateway commits the positions that were acknowledged before and
+        are not yet committed, sends `committed` when there were such positions, and ends the stream; responses that it had
+        sent before still arrive. An invalid request ends the stream with INVALID_REQUEST; positions that were acknowledged
+        before are committed.
         """
 
     @abc.abstractmethod

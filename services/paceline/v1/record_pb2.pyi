@@ -48,8 +48,9 @@ class Record(google.protobuf.message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     key: builtins.bytes
-    """Key; absent is null, which differs from empty. The client chooses the partition of a record; so that clients of
-    every language send equal keys to the same partition, the partition of a record with a key is
+    """Key; absent is null, which differs from empty. A gateway chooses the partition for its callers; a client that
+    sends batches to brokers chooses it itself. So that all of them send equal keys to the same partition, the partition
+    of a record with a key is
       (murmur2(key) & 0x7fffffff) mod (number of partitions of the topic)
     with Kafka's murmur2: 32 bits, seed 0x9747b28c, multiplier 0x5bd1e995, words read little endian. In pseudocode, with
     all arithmetic modulo 2^32 and >> filling with zeros:
