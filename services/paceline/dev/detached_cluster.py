@@ -33,7 +33,7 @@ STOP_ORDER: Final = (CONSOLE, "gateway", "broker", "controller")
 FAST_RECONNECT: Final[Options] = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 250),
+    ("grpc.max_reconnect_backoff_ms", 50),
     ("grpc.use_local_subchannel_pool", 1),
 ]
 

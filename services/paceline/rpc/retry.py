@@ -122,7 +122,7 @@ def call_with_retry(
     return result
 
 
-async def wait_until(condition: Callable[[], bool], timeout_s: float, *, poll_s: float = 0.05) -> bool:
+async def wait_until(condition: Callable[[], bool], timeout_s: float, *, poll_s: float = 0.005) -> bool:
     """Check a condition every ``poll_s`` until it is true or ``timeout_s`` has passed; return whether it is true."""
     return await tenacity.AsyncRetrying(
         retry=tenacity.retry_if_result(lambda found: not found),
