@@ -1,5 +1,6 @@
 """`python -m paceline.broker --config FILE --broker-id 1 --log-dirs DIR ...`; `--help` lists all options."""
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
     end_at_stop_signal()  # before the imports, which take most of the start time
+    gc.disable()  # imports leave nothing to collect; `NodeProcess.run` enables it
     from paceline.runtime.lifecycle import ExitCode
     from paceline.runtime.process_settings import settings_or_exit
     from paceline.runtime.settings import load_broker

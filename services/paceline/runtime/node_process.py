@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -81,6 +82,7 @@ class NodeProcess(ABC):
         Raises:
             StartupError: the process could not start; all opened resources are closed again.
         """
+        gc.enable()
         self._loop.set_exception_handler(self._unexpected)
         on_stop_signals(self._loop, self._end)
         begin = time.monotonic()
