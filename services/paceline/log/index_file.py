@@ -126,15 +126,6 @@ class IndexFile(Generic[EntryT]):
                 self._files.append(self._path, bytes(self._pending))
                 self._pending.clear()
 
-    def sync(self) -> None:
-        """Make the written entries durable.
-
-        Raises:
-            OSError: storage failed.
-        """
-        if self._exists:
-            self._files.sync(self._path)
-
     def entry(self, index: int) -> EntryT:
         """Return the entry at position ``index``.
 
@@ -164,16 +155,6 @@ class IndexFile(Generic[EntryT]):
         """
         self._files.rename(self._path, path)
         self._path = path
-
-    def remove(self) -> None:
-        """Remove the file if it exists.
-
-        Raises:
-            OSError: storage failed.
-        """
-        if self._files.exists(self._path):
-            self._files.remove(self._path)
-        self._exists = False
 
     def _decode(self, pair: tuple[int, ...]) -> EntryT:
         raise NotImplementedError

@@ -14,11 +14,6 @@ ROW_BYTES: Final = _ROW.size
 _VERSION = 0
 
 
-def encode_row(aborted: AbortedTransaction) -> bytes:
-    """Return the encoded row of one aborted transaction."""
-    return _ROW.pack(_VERSION, *aborted)
-
-
 def read_rows(files: Files, path: str) -> list[AbortedTransaction]:
     """Return the rows of a file in order, an empty list when it is missing.
 
@@ -44,7 +39,7 @@ def append_row(files: Files, path: str, aborted: AbortedTransaction) -> None:
     Raises:
         OSError: storage failed.
     """
-    files.append(path, encode_row(aborted))
+    files.append(path, _ROW.pack(_VERSION, *aborted))
 
 
 def truncate_rows(files: Files, path: str, offset: int) -> None:
