@@ -12,7 +12,7 @@ from typing import Any, Final
 from paceline.console.recording import EVENT, FAULT, SAMPLE_MS, Entry
 from paceline.console.timeline import IsrSpan, Timeline, Track
 from paceline.findings.explain import explain
-from paceline.findings.facts import BrokerFacts, EpochStart, PartitionFacts, ReplicaFacts
+from paceline.findings.facts import BrokerFacts, PartitionFacts, ReplicaFacts
 from paceline.model.identifiers import TopicPartition
 
 OLD_MS: Final = 4 * SAMPLE_MS
@@ -367,7 +367,6 @@ def _facts(parts: dict[str, Any], sample: dict[str, Any], track: Track, t: int, 
             log_start_offset=one.log_start_offset,
             high_watermark=one.high_watermark,
             log_end_offset=one.log_end_offset,
-            leader_epochs=tuple(EpochStart(epoch, start) for epoch, start, _ in one.epochs),
             applied_leader_epoch=one.applied_leader_epoch,
             last_fetch_ago_ms=one.last_fetch_ago_ms,
             caught_up_ago_ms=raw[one.broker_id].get("last_caught_up_ago_ms"),

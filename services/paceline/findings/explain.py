@@ -208,8 +208,6 @@ def _leader_troubles(facts: PartitionFacts, _now_ms: int) -> _Found:
         yield Severity.CRITICAL, FindingKind.LEADER_SILENT, "may take no reads and writes", cause, None
     elif broker.has_lease is False:
         cause = f"its leader, broker {broker.broker_id}, has no lease, or is stopping"
-        if broker.controller_silent_ms is not None:
-            cause += f": no controller has answered it for {age_text(broker.controller_silent_ms)}"
         symptom = "is served only while all its ISR fetches"
         yield Severity.WARNING, FindingKind.LEADER_WITHOUT_LEASE, symptom, cause, None
 
@@ -279,10 +277,6 @@ def _reassignment(facts: PartitionFacts, _now_ms: int) -> _Found:
 
 
 def _control_pending(facts: PartitionFacts, _now_ms: int) -> _Found:
-    for request in facts.pending_requests:
-        age = "" if request.age_ms is None else f" for {age_text(request.age_ms)}"
-        symptom = f"waits{age} for broker {request.broker_id} to answer {request.kind}"
-        yield Severity.NOTE, FindingKind.CONTROL_PENDING, symptom
     for replica in facts.replicas:
         applied, epoch = replica.applied_leader_epoch, facts.leader_epoch
         if applied is not None and applied < epoch:
@@ -395,9 +389,7 @@ def _behind(facts: PartitionFacts, replica: ReplicaFacts) -> str:
     lag = leader.log_end_offset - (leader.log_end_offset if replica.log_end_offset is None else replica.log_end_offset)
     if offline or lag <= 0:
         return offline or f"{name} has caught up and is about to join the ISR"
-    rate = replica.records_per_s
-    copies = "" if rate is None else f" and copies {round(rate):,} records/s" if rate >= 0.5 else " and copies none"
-    return f"{name} lags {_count(lag, 'record')} behind{copies}"
+    return f"{name} lags {_count(lag, 'record')} behind"
 
 
 def _offline(facts: PartitionFacts, replica: ReplicaFacts) -> str | None:
@@ -406,19 +398,14 @@ def _offline(facts: PartitionFacts, replica: ReplicaFacts) -> str | None:
     if broker and (reason := _death(broker)):
         return reason
     if replica.directory_offline:
-        failed = f" ({', '.join(broker.offline_directories)})" if broker and broker.offline_directories else ""
-        return f"the log directory of broker {replica.broker_id}{failed} has failed"
+        return f"the log directory of broker {replica.broker_id} has failed"
     if broker and broker.has_lease is False:
         return f"broker {replica.broker_id} has no lease, or is stopping"
     return None if replica.online else f"the replica on broker {replica.broker_id} is offline"
 
 
 def _death(broker: BrokerFacts) -> str | None:
-    if not broker.alive:
-        return f"broker {broker.broker_id} is not alive"
-    if broker.suspected is not None:
-        return f"broker {broker.broker_id} is suspected to be dead ({broker.suspected})"
-    return None
+    return None if broker.alive else f"broker {broker.broker_id} is not alive"
 
 
 def _since(moment_ms: int | None, now_ms: int) -> str:

@@ -7,14 +7,6 @@ milliseconds since the epoch. None means not known: a rule that needs the value 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
-    """The first offset that a replica has of a leader epoch."""
-
-    epoch: int
-    start_offset: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
     """One replica."""
@@ -24,16 +16,12 @@ class ReplicaFacts:
     high_watermark: int | None = None
     """The replica's own high watermark, or the one last sent to it; may be older than the leader's."""
     log_end_offset: int | None = None
-    leader_epochs: tuple[EpochStart, ...] = ()
-    """Leader epochs of its log, oldest first; empty when not known."""
     applied_leader_epoch: int | None = None
     """Leader epoch of the newest LeaderAndIsr request that its broker has applied."""
     last_fetch_ago_ms: int | None = None
     """Since its last fetch, by the leader's clock; None when it has not fetched in this leader epoch."""
     caught_up_ago_ms: int | None = None
     """Since it last had the leader's log end; None when it never had in this leader epoch."""
-    records_per_s: float | None = None
-    """Growth of its log; needs two samples."""
     is_earlier: bool = False
     """Whether its offsets are older than those of the other replicas, because its broker has not answered since."""
     online: bool = True
@@ -55,24 +43,8 @@ class BrokerFacts:
     """Whether it answered the gatherer; None when the gatherer did not ask."""
     has_lease: bool | None = None
     """Whether it has a lease of the controller (`controller.broker.lease.ms`) and is not stopping."""
-    controller_silent_ms: int | None = None
-    """Since the controller last answered one of its heartbeats."""
     refusal: str | None = None
     """Why it refuses to act as the leader that the controller has elected."""
-    suspected: str | None = None
-    """Why the controller suspects that it is dead."""
-    offline_directories: tuple[str, ...] = ()
-    """Its failed log directories."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRequest:
-    """A control request that a broker has not answered."""
-
-    broker_id: int
-    kind: str
-    """``LeaderAndIsr``, ``StopReplica`` or ``UpdateMetadata``."""
-    age_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +108,6 @@ class PartitionFacts:
     """Time of the latest change of the leader, or of its loss."""
     high_watermark_since_ms: int | None = None
     """Time since which the leader's high watermark has stood where it is."""
-    pending_requests: tuple[PendingRequest, ...] = ()
     reassignment: ReassignmentFacts | None = None
 
     @property

@@ -10,7 +10,6 @@ from paceline.findings.facts import (
     AwaitedFacts,
     BrokerFacts,
     PartitionFacts,
-    PendingRequest,
     ReassignmentFacts,
     ReplicaFacts,
 )
@@ -111,7 +110,6 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
         FindingKind.NO_LEADER,
         partition(
             broker(1, alive=False),
-            broker(2, offline_directories=("/data/a",)),
             replica(2, directory_offline=True),
             replica(3, online=False),
             leader=None,
@@ -119,7 +117,7 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
             leader_since_ms=SINCE_MS,
         ),
         "orders/3 has no leader since 10:31:07 UTC, because all its replicas are offline: broker 1 is not alive; "
-        "the log directory of broker 2 (/data/a) has failed; the replica on broker 3 is offline",
+        "the log directory of broker 2 has failed; the replica on broker 3 is offline",
     ),
     (
         "no ISR member is online",
@@ -143,8 +141,8 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
     (
         "the leader is dead and no other is elected yet",
         FindingKind.LEADER_SILENT,
-        partition(broker(1, suspected="two connects were refused")),
-        "orders/3 waits for another leader, because broker 1 is suspected to be dead (two connects were refused)",
+        partition(broker(1, alive=False)),
+        "orders/3 waits for another leader, because broker 1 is not alive",
     ),
     (
         "the leader does not answer",
@@ -155,9 +153,8 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
     (
         "the leader has no lease",
         FindingKind.LEADER_WITHOUT_LEASE,
-        partition(broker(1, has_lease=False, controller_silent_ms=65_000)),
-        "orders/3 is served only while all its ISR fetches, because its leader, broker 1, has no lease, or is "
-        "stopping: no controller has answered it for 1 min 5 s",
+        partition(broker(1, has_lease=False)),
+        "orders/3 is served only while all its ISR fetches, because its leader, broker 1, has no lease, or is stopping",
     ),
     (
         "a dead broker",
@@ -170,19 +167,12 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
         FindingKind.UNDER_REPLICATED,
         partition(
             replica(2, 40, last_fetch_ago_ms=7_300_000),
-            replica(3, 99, records_per_s=1_234.4),
+            replica(3, 99),
             isr=(1,),
             min_insync_replicas=1,
         ),
         "orders/3 has 1 of 3 replicas in sync, because broker 2 has not fetched for 2 h 1 min; broker 3 lags 1 record "
-        "behind and copies 1,234 records/s",
-    ),
-    (
-        "a follower that fetches and copies nothing, and a follower that is throttled",
-        FindingKind.UNDER_REPLICATED,
-        partition(replica(2, 40, records_per_s=0), replica(3, 50), isr=(1,), min_insync_replicas=1),
-        "orders/3 has 1 of 3 replicas in sync, because broker 2 lags 60 records behind and copies none; "
-        "broker 3 lags 50 records behind",
+        "behind",
     ),
     (
         "a follower whose fetches are refused, and a follower that never fetched",
@@ -212,10 +202,13 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
         "the high watermark stands still by its age",
         FindingKind.HIGH_WATERMARK_HELD,
         partition(
-            replica(1, 150), replica(2, 150), replica(3, 100, last_fetch_ago_ms=4_000), high_watermark_since_ms=SINCE_MS
+            replica(1, 150),
+            replica(2, 150),
+            replica(3, 100, last_fetch_ago_ms=65_000),
+            high_watermark_since_ms=SINCE_MS,
         ),
         "orders/3 has not committed 50 records after offset 100 for 12.4 s, because ISR member broker 3 has not "
-        "fetched for 4.0 s",
+        "fetched for 1 min 5 s",
     ),
     (
         "the high watermark stands still, as the caught-up age of a member shows",
@@ -262,12 +255,6 @@ SENTENCES: list[tuple[str, FindingKind, PartitionFacts, str]] = [
         FindingKind.BROKER_SILENT,
         partition(broker(2, answers=False)),
         "orders/3 is known in part: broker 2 has not answered",
-    ),
-    (
-        "a control request that is not answered",
-        FindingKind.CONTROL_PENDING,
-        partition(pending_requests=(PendingRequest(broker_id=2, kind="LeaderAndIsr", age_ms=3_000),)),
-        "orders/3 waits for 3.0 s for broker 2 to answer LeaderAndIsr",
     ),
     (
         "a broker that has not applied the leader epoch",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.findings.explain import FindingKind, explain
-from paceline.findings.facts import EpochStart, PartitionFacts
+from paceline.findings.facts import PartitionFacts
 from paceline.findings.service.gather import HISTORY_KINDS, _isr_times, gather
 from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import NotControllerError, RequestTimedOutError
@@ -104,7 +104,6 @@ def test_the_facts_of_a_healthy_partition_are_those_of_its_brokers(asked: Asked)
     facts = asked.facts()
     assert (facts.leader, facts.leader_epoch, facts.isr, facts.controller) == (1, 0, ISR, CONTROLLER_ID)
     assert [(one.log_end_offset, one.high_watermark, one.log_start_offset) for one in facts.replicas] == [(1, 1, 0)] * 3
-    assert [one.leader_epochs for one in facts.replicas] == [(EpochStart(0, 0),)] * 3
     assert [one.applied_leader_epoch for one in facts.replicas] == [0] * 3
     assert all(one.answers and one.alive for one in facts.brokers)
     assert asked.kinds() == [FindingKind.HEALTHY]
@@ -127,7 +126,6 @@ def test_a_paused_follower_is_named_twice_and_its_offsets_are_those_that_the_lea
     asked.silent.add(3)
     facts = asked.facts()
     assert facts.replicas[2].log_end_offset == 1
-    assert facts.replicas[2].leader_epochs == ()
     assert asked.sentence() == "orders/0 is known in part: broker 3 has not answered"
 
 

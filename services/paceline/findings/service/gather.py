@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from paceline.findings.facts import (
     AwaitedFacts,
     BrokerFacts,
-    EpochStart,
     PartitionFacts,
     ReassignmentFacts,
     ReplicaFacts,
@@ -155,7 +154,6 @@ def _replica(broker_id: int, at_leader: Any, host: Any, online: bool, refused: s
         log_start_offset=own and own.log_start_offset,
         high_watermark=own and own.high_watermark,
         log_end_offset=ends[0] if ends else None,
-        leader_epochs=tuple(EpochStart(*each) for each in own.leader_epochs) if own else (),
         applied_leader_epoch=host.leader_epoch if host and host.replicas else None,
         last_fetch_ago_ms=at_leader and at_leader.last_fetch_ago_ms,
         caught_up_ago_ms=at_leader and at_leader.last_caught_up_ago_ms,
