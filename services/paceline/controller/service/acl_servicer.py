@@ -5,13 +5,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from paceline.controller.service.certificate_servicer import (
-    describe_revoked_certificates,
-    restore_certificate,
-    revoke_certificate,
-)
+from paceline.controller.service.certificate_servicer import CertificateRpcs
 from paceline.controller.service.metadata_servicer import NodeHandle
-from paceline.controller.service.quota_servicer import alter_client_quotas, describe_client_quotas
+from paceline.controller.service.quota_servicer import QuotaRpcs
 from paceline.controller.service.zookeeper_writes import written
 from paceline.coordination.access_lists import AccessListReader, AclChange
 from paceline.model.acls import (
@@ -52,7 +48,7 @@ E = TypeVar("E", bound=StrEnum)
 New = Callable[[tuple[AclEntry, ...]], tuple[AclEntry, ...]]
 
 
-class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
+class AclServicer(QuotaRpcs, CertificateRpcs, acl_service_pb2_grpc.AclServiceServicer):
     """Serves access rules, quotas and revoked certificates on one listener."""
 
     def __init__(self, handle: NodeHandle) -> None:
@@ -121,36 +117,6 @@ class AclServicer(acl_service_pb2_grpc.AclServiceServicer):
         principal, authorizer = call.caller.principal, call.authorizer
         is_super = authorizer.exemption(principal) is not None
         return pb.WhoAmIResponse(principal=principal, host=call.host, super_user=is_super, mode=authorizer.mode)
-
-    async def AlterClientQuotas(  # noqa: N802
-        self, request: pb.AlterClientQuotasRequest, context: Any
-    ) -> pb.AlterClientQuotasResponse:
-        """Set and remove quotas, or none if a change is invalid."""
-        return await alter_client_quotas(self._handle.quotas, request, context)
-
-    async def DescribeClientQuotas(  # noqa: N802
-        self, request: pb.DescribeClientQuotasRequest, context: Any
-    ) -> pb.DescribeClientQuotasResponse:
-        """Return a page of the quotas that the filter selects."""
-        return describe_client_quotas(self._handle.quotas, request)
-
-    async def RevokeCertificate(  # noqa: N802
-        self, request: pb.RevokeCertificateRequest, context: Any
-    ) -> pb.RevokeCertificateResponse:
-        """Revoke a certificate."""
-        return await revoke_certificate(self._handle, request, context)
-
-    async def RestoreCertificate(  # noqa: N802
-        self, request: pb.RestoreCertificateRequest, context: Any
-    ) -> pb.RestoreCertificateResponse:
-        """Accept a revoked certificate again."""
-        return await restore_certificate(self._handle, request, context)
-
-    async def DescribeRevokedCertificates(  # noqa: N802
-        self, request: pb.DescribeRevokedCertificatesRequest, context: Any
-    ) -> pb.DescribeRevokedCertificatesResponse:
-        """Return the revoked certificates."""
-        return await describe_revoked_certificates(self._handle, request, context)
 
     def _lists(self) -> AccessListReader:
         if current_call().authorizer.mode is Mode.OFF:

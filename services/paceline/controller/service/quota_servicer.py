@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.controller.service.zookeeper_writes import written
 from paceline.coordination.client_quotas import QuotaChange, QuotaReader
 from paceline.model.errors import (
@@ -26,39 +27,43 @@ _ALTER: Final = "AlterConfigs"
 E = TypeVar("E")
 
 
-async def alter_client_quotas(
-    reader: QuotaReader | None, request: pb.AlterClientQuotasRequest, context: Any
-) -> pb.AlterClientQuotasResponse:
-    """Set and remove quotas, or none if a change is invalid."""
-    changes: dict[QuotaEntity, dict[str, float | None]] = {}
-    for message in common.bounded(request.changes, MAX_CHANGES, "changes"):
-        entity, value = _entity(message.entity), message.value if message.HasField("value") else None
-        check_change(entity, message.key, value)
-        if message.key in changes.setdefault(entity, {}):
-            raise InvalidRequestError(f"{message.key} of {entity} is changed twice")
-        changes[entity][message.key] = value
-    quotas = _ready(reader)
-    for entity, values in changes.items():
-        await written(partial(quotas.change, entity, values), partial(_audit, current_call(), entity), context)
-    return pb.AlterClientQuotasResponse()
+class QuotaRpcs:
+    """Serves client quotas on one listener."""
 
+    _handle: NodeHandle
 
-def describe_client_quotas(
-    reader: QuotaReader | None, request: pb.DescribeClientQuotasRequest
-) -> pb.DescribeClientQuotasResponse:
-    """Return a page of the quotas that the filter selects."""
-    wanted = _entity(request.filter)
-    found = [
-        (entity, values)
-        for entity, values in (_ready(reader).quotas or {}).items()
-        if all(name in (None, of) for name, of in zip(wanted, entity, strict=True))
-    ]
-    found.sort(key=lambda one: (one[0].user or "", one[0].client_id or ""))
-    quotas, token = page_in_request_order(
-        found, request.page_size, request.page_token,
-        lambda one: pb.ClientQuota(entity=pb.QuotaEntity(**one[0]._asdict()), values=one[1]),
-    )  # fmt: skip
-    return pb.DescribeClientQuotasResponse(quotas=quotas, next_page_token=token)
+    async def AlterClientQuotas(  # noqa: N802
+        self, request: pb.AlterClientQuotasRequest, context: Any
+    ) -> pb.AlterClientQuotasResponse:
+        """Set and remove quotas, or none if a change is invalid."""
+        changes: dict[QuotaEntity, dict[str, float | None]] = {}
+        for message in common.bounded(request.changes, MAX_CHANGES, "changes"):
+            entity, value = _entity(message.entity), message.value if message.HasField("value") else None
+            check_change(entity, message.key, value)
+            if message.key in changes.setdefault(entity, {}):
+                raise InvalidRequestError(f"{message.key} of {entity} is changed twice")
+            changes[entity][message.key] = value
+        quotas = _ready(self._handle.quotas)
+        for entity, values in changes.items():
+            await written(partial(quotas.change, entity, values), partial(_audit, current_call(), entity), context)
+        return pb.AlterClientQuotasResponse()
+
+    async def DescribeClientQuotas(  # noqa: N802
+        self, request: pb.DescribeClientQuotasRequest, context: Any
+    ) -> pb.DescribeClientQuotasResponse:
+        """Return a page of the quotas that the filter selects."""
+        wanted = _entity(request.filter)
+        found = [
+            (entity, values)
+            for entity, values in (_ready(self._handle.quotas).quotas or {}).items()
+            if all(name in (None, of) for name, of in zip(wanted, entity, strict=True))
+        ]
+        found.sort(key=lambda one: (one[0].user or "", one[0].client_id or ""))
+        quotas, token = page_in_request_order(
+            found, request.page_size, request.page_token,
+            lambda one: pb.ClientQuota(entity=pb.QuotaEntity(**one[0]._asdict()), values=one[1]),
+        )  # fmt: skip
+        return pb.DescribeClientQuotasResponse(quotas=quotas, next_page_token=token)
 
 
 async def within_mutation_quota(

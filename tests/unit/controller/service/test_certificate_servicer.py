@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.service.certificate_servicer import describe_revoked_certificates
+from paceline.controller.service.acl_servicer import AclServicer
 from paceline.controller.service.metadata_servicer import NodeHandle
 from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import GetData
@@ -55,7 +55,7 @@ async def test_owners_are_read_for_callers_with_describe_alone(is_super: bool, o
     call = Call(Caller(caller), authorizer, exempt=authorizer.exemption(caller))
     context = SimpleNamespace(time_remaining=lambda: None)
     with acting_as(call):
-        found = await describe_revoked_certificates(handle, pb.DescribeRevokedCertificatesRequest(), context)
+        found = await AclServicer(handle).DescribeRevokedCertificates(pb.DescribeRevokedCertificatesRequest(), context)
     assert [one.serial_number for one in found.certificates] == ["a1", "b2"]
     assert [one.principal for one in found.certificates] == owners
     assert zookeeper.reads == reads
