@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from grpc_status.rpc_status import to_status
 
 from paceline.broker.service.record_codec import decode, encode
 from paceline.log.record_batch import parse_header
@@ -17,7 +18,7 @@ from paceline.model.errors import (
     UnknownServerError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.errors import AbortableStatus
+from paceline.rpc.errors import to_rpc_status
 from paceline.v1 import admin_service_pb2 as admin
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2 as meta
@@ -118,7 +119,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             planned = self.cluster.faults.abort.get(method)
             error = planned.pop(0) if planned else None
         if error is not None:
-            context.abort_with_status(AbortableStatus(error))
+            context.abort_with_status(to_status(to_rpc_status(error)))
 
     def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._count("DescribeTopics", context)
@@ -214,7 +215,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def _only_on_the_controller(self, context: Any) -> None:
         if self is not self.cluster.controller:
             error = NotControllerError("not active").with_metadata(address=self.cluster.controller.address)
-            context.abort_with_status(AbortableStatus(error))
+            context.abort_with_status(to_status(to_rpc_status(error)))
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         with self.cluster.lock:
             self.cluster.producer_id_requests_s.append(time.monotonic())
             if self.cluster.faults.no_producer_ids:
-                context.abort_with_status(AbortableStatus(UnknownServerError("the session was lost")))
+                context.abort_with_status(to_status(to_rpc_status(UnknownServerError("the session was lost"))))
             self.cluster.next_producer_id += 1
             return pb.InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
 
@@ -328,13 +329,13 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         self._count("Fetch", context)
         deadline = time.monotonic() + request.max_wait_ms / 1000
         if self.cluster.faults.fetch_abort is not None:
-            context.abort_with_status(AbortableStatus(self.cluster.faults.fetch_abort))
+            context.abort_with_status(to_status(to_rpc_status(self.cluster.faults.fetch_abort)))
         with self.cluster.lock:
             self.cluster.fetched_partitions.append(len(request.partitions))
             try:
                 session_id, wanted = self._session(request)
             except PacelineError as error:
-                context.abort_with_status(AbortableStatus(error))
+                context.abort_with_status(to_status(to_rpc_status(error)))
             while True:
                 answer = pb.FetchResponse(session_id=session_id)
                 for tp, partition in wanted.items():

@@ -75,16 +75,6 @@ class ConnectionBrokenError(BrokerNotAvailableError):
     definite = False
 
 
-class AbortableStatus(grpc.Status):
-    """Argument of ``context.abort_with_status`` of a thread-pool server."""
-
-    def __init__(self, error: PacelineError) -> None:
-        rich = to_rpc_status(error)
-        self.code = status_code_of(error)
-        self.details = rich.message
-        self.trailing_metadata = ((DETAILS_KEY, rich.SerializeToString()),)
-
-
 class _Failure(Protocol):
     """The part of `grpc.RpcError` that carries the status, for blocking and asyncio calls."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
+from grpc_status.rpc_status import to_status
 
 from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
 from paceline.model.identity import Role
@@ -23,7 +24,7 @@ from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.silent_calls import SilentCalls
-from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
+from paceline.rpc.errors import to_rpc_status
 from paceline.rpc.security.authorized_requests import authorized, check_call
 from paceline.rpc.security.authorizer import Caller, current_call
 from paceline.rpc.security.guard import Guard, current_caller, names_principal
@@ -260,9 +261,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         error = public_error(method, failure)
         self._observe(method, seconds, error.code.name)
         count_refusal(self._limits, self._guard.listener, error)
-        rich = to_rpc_status(error)
+        status = to_status(to_rpc_status(error))
         failure.__traceback__ = None  # its frames keep the request
-        await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
+        await context.abort(status.code, status.details, status.trailing_metadata)
         raise AssertionError("abort does not return")
 
 
@@ -338,7 +339,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
         count_refusal(self._limits, self._guard.listener, error)
-        context.abort_with_status(AbortableStatus(error))
+        context.abort_with_status(to_status(to_rpc_status(error)))
         raise AssertionError("abort does not return")
 
 

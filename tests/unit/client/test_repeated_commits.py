@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_status.rpc_status import to_status
 
 from paceline.model.errors import (
     CoordinatorLoadInProgressError,
@@ -17,7 +18,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import AbortableStatus
+from paceline.rpc.errors import to_rpc_status
 from paceline.v1 import group_service_pb2 as pb
 from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.group_service_pb2_grpc import GroupServiceServicer, add_GroupServiceServicer_to_server
@@ -44,7 +45,7 @@ class Broker(GroupServiceServicer):  # type: ignore[misc]
         if self._lost_answers:
             self._lost_answers -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
-        context.abort_with_status(AbortableStatus(IllegalGenerationError("another generation has begun")))
+        context.abort_with_status(to_status(to_rpc_status(IllegalGenerationError("another generation has begun"))))
 
 
 class SlowBroker(Broker):
@@ -54,7 +55,8 @@ class SlowBroker(Broker):
         if self._lost_answers:
             self.over.wait(60)
         self._lost_answers += 1
-        context.abort_with_status(AbortableStatus(CoordinatorLoadInProgressError("the coordinator is loading")))
+        error = CoordinatorLoadInProgressError("the coordinator is loading")
+        context.abort_with_status(to_status(to_rpc_status(error)))
 
 
 class Brokers:
