@@ -4,7 +4,7 @@ Source: docs/protocol/controller.md#controller-context; Kafka 2.8 ControllerCont
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -157,10 +157,6 @@ class ControllerContext:
         else:
             self.on_offline_dirs.pop(broker_id, None)
 
-    def remove_broker(self, broker_id: int) -> None:
-        """Forget a registration."""
-        self.brokers.pop(broker_id, None)
-
     def has_asked(self, broker_id: int, stamp: ControllerStamp) -> bool:
         """Whether a request with this stamp was sent in this controller epoch and to the current registration.
 
@@ -306,29 +302,7 @@ class ControllerContext:
         self.epoch = 0
         self.epoch_zk_version = -1
         self.reassignment_node_czxid = 0
-        for collection in (
-            self.brokers,
-            self.shutting_down,
-            self.without_lease,
-            self.unreached,
-            self.topics,
-            self.unlisted_topics,
-            self.topic_ids,
-            self.log_topic_ids,
-            self.leadership,
-            self.state_extras,
-            self.seen_in_event,
-            self.changed,
-            self.dropped_topics,
-            self.being_reassigned,
-            self.halted_moves,
-            self.partition_states,
-            self.replica_states,
-            self.on_offline_dirs,
-            self.config_changes_seen,
-            self.removals,
-            self.deletion_queued,
-            self.deletion_started,
-            self.deletion_ineligible,
-        ):
-            collection.clear()
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, dict | set | list):
+                value.clear()

@@ -112,4 +112,4 @@ def _distrust_unclean_brokers(components: ControllerComponents) -> Flow[None]:
         LOG.error("brokers treated as dead until the next change of brokers: brokers=%s error=%s", unclean, error)
         for broker_id in unclean:
             components.channels.remove_broker(broker_id)
-            context.remove_broker(broker_id)
+            del context.brokers[broker_id]

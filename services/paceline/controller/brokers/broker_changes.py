@@ -117,7 +117,7 @@ class BrokerChanges:
 
     def _remove(self, broker_ids: Sequence[int]) -> None:
         for broker_id in broker_ids:
-            self.context.remove_broker(broker_id)
+            self.context.brokers.pop(broker_id, None)
 
     def on_broker_startup(self, broker_ids: Sequence[int]) -> Flow[None]:
         """Send started brokers the full state, then resume elections, reassignments and deletions that waited for them.
