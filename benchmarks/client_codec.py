@@ -167,7 +167,7 @@ def consume_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
         state = PartitionState(TopicPartition("t", 0), OffsetReset.EARLIEST)
         state.seek(0)
         (part,) = decode_fetch_answer(body).partitions
-        state.take_fetched(part.batches, part.high_watermark, part.log_start_offset)
+        state.take_fetched(part.batches, part.high_watermark)
         return state
 
     def bare_codec() -> int:

@@ -44,7 +44,7 @@ class PartitionResults:
         elif fetched.diverging is not None:
             state.truncated(*fetched.diverging)
         else:
-            state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
+            state.take_fetched(fetched.batches, fetched.high_watermark)
 
     def _topic_recreated(self, state: PartitionState) -> None:
         """Reset the position when the topic was re-created, after the prefetched records have been returned.

@@ -73,7 +73,6 @@ class ClusterMetadata:
     """Brokers, and the described topics with their partitions. Any thread may read it, one at a time may update it."""
 
     def __init__(self) -> None:
-        self.cluster_id = ""
         self.brokers: dict[int, Broker] = {}
         self.version = 0
         """Increases when a broker, leader or other field of a partition changes."""
@@ -85,7 +84,6 @@ class ClusterMetadata:
         """Replace the live brokers; ignore an empty list, which a starting broker sends."""
         if not answer.brokers:
             return
-        self.cluster_id = answer.cluster_id
         brokers = {info.id: broker_of(info) for info in answer.brokers}
         if brokers != self.brokers:
             self.brokers = brokers

@@ -153,7 +153,6 @@ class Producer:
         self._lock = threading.RLock()
         self._space = threading.Condition(self._lock)
         self._routes: dict[str, _Route] = {}
-        self._routes_version = -1
         self._closed = False
         self._pid = os.getpid()
         self._connections = ClientConnections(bootstrap, tls=tls, user_agent=client_id or "", name=self._name)

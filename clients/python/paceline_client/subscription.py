@@ -59,8 +59,6 @@ class PartitionState:
         self.generation = 0
         """Increases with every seek; responses to older requests are dropped."""
         self.chunks: deque[_Chunk] = deque()
-        self.high_watermark: int | None = None
-        self.log_start_offset: int | None = None
         self.paused = False
         self.absent = False
         """Whether the topic currently lacks the partition; `poll` does not report this as an error."""
@@ -146,10 +144,8 @@ class PartitionState:
             error.__cause__ = self.failure
             self.error = error
 
-    def take_fetched(self, data: bytes, high_watermark: int, log_start_offset: int) -> None:
+    def take_fetched(self, data: bytes, high_watermark: int) -> None:
         """Store the data of a fetch at ``fetch_offset``; drops an incomplete last batch, which is fetched again."""
-        self.high_watermark = high_watermark
-        self.log_start_offset = log_start_offset
         if not data:
             return
         end, next_offset, epoch = 0, self.fetch_offset, self.fetch_epoch

@@ -34,13 +34,12 @@ class ProducePiece(NamedTuple):
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """Fetch result of one partition; the high watermark and the last stable offset are exclusive."""
+    """Fetch result of one partition; the high watermark is exclusive."""
 
     topic: str = ""
     partition: int = 0
     error: PartitionError | None = None
     high_watermark: int = 0
-    last_stable_offset: int = 0
     log_start_offset: int = 0
     diverging: tuple[int, int] | None = None
     """(epoch, its end offset) if the leader's log diverges from the records that this client has read."""
@@ -117,7 +116,6 @@ def _decode_partition(data: bytes, start: int, end: int, copy: bool) -> FetchedP
         result.partition,
         result.error if result.HasField("error") else None,
         result.high_watermark,
-        result.last_stable_offset,
         result.log_start_offset,
         None if diverging is None else (diverging.epoch, diverging.end_offset),
         result.batches if batches is None else batches,

@@ -22,7 +22,7 @@ def thresholds() -> Iterator[None]:
 def with_records(consumer: Consumer, count: int) -> PartitionState:
     """Return the state of a partition with prefetched records."""
     state = consumer._assignment.state(ONE)
-    state.take_fetched(encode_batch([NewRecord(1_000, None, b"v") for _ in range(count)]), count, 0)
+    state.take_fetched(encode_batch([NewRecord(1_000, None, b"v") for _ in range(count)]), count)
     return state
 
 

@@ -21,7 +21,7 @@ def at(offset: int, *batches: bytes) -> PartitionState:
     state = PartitionState(TP, OffsetReset.EARLIEST)
     state.seek(offset)
     if batches:
-        state.take_fetched(b"".join(batches), 100, 0)
+        state.take_fetched(b"".join(batches), 100)
     return state
 
 
@@ -45,7 +45,7 @@ def test_a_batch_cut_at_the_end_is_fetched_again() -> None:
 def test_a_fetch_without_a_whole_batch_or_a_new_record_is_corrupt(data: bytes) -> None:
     state = at(5)
     with pytest.raises(CorruptMessageError):
-        state.take_fetched(data, 100, 0)
+        state.take_fetched(data, 100)
     assert state.fetch_offset == 5
 
 
@@ -62,7 +62,7 @@ def test_every_record_is_returned_once_with_the_position_after_it_for_any_limit(
 
 def test_raw_and_decoded_reads_may_be_mixed() -> None:
     state = at(0, batch(0, 4))
-    state.take_fetched(batch(4, 2), 100, 0)
+    state.take_fetched(batch(4, 2), 100)
     assert offsets(state, 3) == [0, 1, 2]
     raw = state.hand_out_raw()
     assert raw is not None
@@ -96,7 +96,7 @@ def test_a_damaged_batch_keeps_the_position_before_it_and_enables_garbage_collec
     with pytest.raises(CorruptMessageError):
         state.hand_out(10, verify=True)
     assert (state.position, state.fetch_offset) == (2, 2)
-    state.take_fetched(bytes(damaged), 100, 0)
+    state.take_fetched(bytes(damaged), 100)
     with pytest.raises(CorruptMessageError):
         state.hand_out(10, verify=False)
     assert gc.isenabled()

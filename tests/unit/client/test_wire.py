@@ -65,7 +65,6 @@ def test_a_fetch_response_parses_as_protobuf_encoded_it(
         batches = read.batches if copy else answer.data[read.begin : read.stop]
         assert (read.topic, read.partition, batches) == (wrote.topic, wrote.partition, wrote.batches)
         assert read.high_watermark == wrote.high_watermark
-        assert read.last_stable_offset == wrote.last_stable_offset
         assert read.log_start_offset == wrote.log_start_offset
         assert (read.error is not None) == wrote.HasField("error")
         if read.error is not None:
