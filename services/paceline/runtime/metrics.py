@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from paceline import __version__
 from paceline.model.node_description import NodeDescription
 from paceline.rpc.admission.listener_limits import ListenerLimits
+from paceline.runtime.lifecycle import ExitCode, StartupError
 from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -174,10 +175,6 @@ def node_families(node: NodeDescription) -> dict[str, dict[tuple[str, ...], floa
     }
 
 
-class MetricsError(Exception):
-    """The metrics endpoint could not be opened."""
-
-
 class Families:
     """Series with variable labels."""
 
@@ -295,17 +292,24 @@ class Metrics:
                 gauge = self._gauges[name] = self._made(Gauge, name, name.replace("_", " "))
             gauge.set(value)
 
-    def serve(self, host: str, port: int, config: Callable[[], str] = lambda: "") -> int:
-        """Open the endpoint, port 0 on any free port, and return the port; ``config`` is the text of ``/config``.
+    def serve(self, host: str, port: int, config: Callable[[], str] = lambda: "") -> int | None:
+        """Open the endpoint and return its port: port 0 means any free port, -1 no endpoint.
+
+        Args:
+            host: address to listen on.
+            port: ``metrics.port``.
+            config: returns the text of ``/config``.
 
         Raises:
-            MetricsError: the port is in use or the host is not a local address.
+            StartupError: the port is in use or the host is not a local address.
         """
+        if port < 0:
+            return None
         try:
             self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving, config=config)
         except OSError as failure:
             why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be opened: {failure.strerror}"
-            raise MetricsError(f"metrics port {port} on {host} {why}") from None
+            raise StartupError(f"metrics port {port} on {host} {why}", ExitCode.PORT_IN_USE) from None
         self._server.start()
         return self._server.server_port
 

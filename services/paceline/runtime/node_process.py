@@ -39,7 +39,7 @@ from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import ExitCode, StartupError, on_stop_signals, raise_open_file_limit
 from paceline.runtime.logging import StateChangeWriter, configure_logging
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
-from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.metrics import Metrics, watch_event_loop
 from paceline.runtime.node_identity import certificates_in_use, check_cluster_id, open_transport_security
 from paceline.runtime.settings import ControllerSettings, NodeSettings
 from paceline.runtime.zookeeper_flow import ask_zookeeper, run_flow
@@ -191,12 +191,7 @@ class NodeProcess(ABC):
 
     def _serve_metrics(self) -> int | None:
         keys = self._settings.keys
-        if keys.metrics_port < 0:
-            return None
-        try:
-            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
-        except MetricsError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+        return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
 
     async def _claim_cluster_id(self, node_id: int) -> None:
         """Check that certificate and ZooKeeper belong to this cluster, and read the revoked certificates.

@@ -5,7 +5,8 @@ import urllib.request
 
 import pytest
 
-from paceline.runtime.metrics import Metrics, MetricsError
+from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.runtime.metrics import Metrics
 
 NAMES = [
     "paceline_under_replicated_partitions",
@@ -71,5 +72,6 @@ def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(MetricsError, match="is in use"):
+        with pytest.raises(StartupError, match="is in use") as raised:
             Metrics().serve("127.0.0.1", taken.getsockname()[1])
+    assert raised.value.exit_code is ExitCode.PORT_IN_USE

@@ -28,7 +28,7 @@ from paceline.rpc.security.transport_security import TransportSecurity
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.runtime.lifecycle import ExitCode, StartupError, exit_now_after, on_stop_signals, raise_open_file_limit
 from paceline.runtime.logging import configure_logging
-from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.metrics import Metrics, watch_event_loop
 from paceline.runtime.node_identity import open_transport_security
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import GatewaySettings
@@ -123,7 +123,8 @@ class GatewayProcess:
         loop, begin = asyncio.get_running_loop(), time.monotonic()
         on_stop_signals(loop, lambda name: None if self._over.done() else self._over.set_result(name))
         await self._servers.start()
-        metrics_port = self._serve_metrics()
+        keys = self._settings.keys
+        metrics_port = self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
         tasks = [
             loop.create_task(watch_event_loop(self._metrics)),
             loop.create_task(self._refresh(begin, metrics_port)),
@@ -187,15 +188,6 @@ class GatewayProcess:
         text = self._key_file.read_text(encoding="ascii")
         if text != self._key_text:
             self._servicer.keys, self._key_text = TokenKeys.parse(text), text
-
-    def _serve_metrics(self) -> int | None:
-        keys = self._settings.keys
-        if keys.metrics_port < 0:
-            return None
-        try:
-            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
-        except MetricsError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
 
 def run_gateway(settings: GatewaySettings) -> int:
