@@ -36,13 +36,12 @@ type Error struct {
 	// isMissing: the brokers' metadata has no such topic or partition.
 	isMissing bool
 	// noAnswer: the deadline of the call has passed without an answer.
-	noAnswer       bool
-	retryAfter     time.Duration
-	leader         *pacelinev1.LeaderHint
-	controller     string
-	memberID       string
-	logStartOffset *int64
-	cause          error
+	noAnswer   bool
+	retryAfter time.Duration
+	leader     *pacelinev1.LeaderHint
+	controller string
+	memberID   string
+	cause      error
 }
 
 // Error returns the operation, the name of the code and the message.
@@ -119,7 +118,7 @@ func partitionError(operation string, detail *pacelinev1.PartitionError) error {
 		return nil
 	}
 	failure := newError(operation, detail.GetCode(), detail.GetMessage())
-	failure.leader, failure.logStartOffset = detail.GetCurrentLeader(), detail.LogStartOffset
+	failure.leader = detail.GetCurrentLeader()
 	failure.retryAfter = time.Duration(detail.GetRetryAfterMs()) * time.Millisecond
 	return failure
 }
