@@ -19,7 +19,6 @@ from paceline.broker.fetcher.replica_fetcher import Activity, ReplicaFetcher
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.group import Group
 from paceline.broker.groups.group_storage import GroupStorage
-from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.loaded import LoadedGroups
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.groups.records import OffsetKey, decode_key
@@ -319,7 +318,7 @@ class Places:
                 reach("a load meets the tombstone of an offset")
 
         def reads(storage: GroupStorage, partition: int, _owned: Any, _found: Any, offset: int, end: int) -> None:
-            topic = _hosted_topic(storage)
+            topic = storage._topic
             hosted = topic._hosted.online.get(TopicPartition(OFFSETS_TOPIC, partition))
             if offset >= end and hosted is not None and hosted.log is not None and hosted.log.high_watermark < end:
                 reach("a load waits for the high watermark", topic._broker_id)
@@ -327,11 +326,11 @@ class Places:
         def leads(storage: GroupStorage, partition: int, leader_epoch: int) -> None:
             known = storage._owned.get(partition)
             if known is not None and known.loaded and leader_epoch == known.leader_epoch + 1:
-                reach("a coordinator keeps its groups for the next epoch", _hosted_topic(storage)._broker_id)
+                reach("a coordinator keeps its groups for the next epoch", storage._topic._broker_id)
 
         def commits(storage: GroupStorage, group: Group, *_: Any) -> None:
             if unstored[group]:
-                reach("a commit follows a tombstone that is not stored yet", _hosted_topic(storage)._broker_id)
+                reach("a commit follows a tombstone that is not stored yet", storage._topic._broker_id)
 
         def committed(result: object, _: object, request: CommitRequest) -> None:
             if request.generation < 0 and isinstance(result, Group):
@@ -349,7 +348,7 @@ class Places:
 
                 unstored[group] += len(offsets)
                 if offsets and not with_group:
-                    reach("committed offsets expire", _hosted_topic(storage)._broker_id)
+                    reach("committed offsets expire", storage._topic._broker_id)
                 real(storage, group, offsets, with_group, stored)
 
             return probed
@@ -365,8 +364,3 @@ class Places:
 
 def _nothing(*_: Any) -> None:
     """Observe nothing."""
-
-
-def _hosted_topic(storage: GroupStorage) -> HostedOffsetsTopic:
-    assert isinstance(storage._topic, HostedOffsetsTopic)
-    return storage._topic

@@ -47,7 +47,7 @@ class OffsetsLog:
 
 
 class TopicOfBroker:
-    """Implements `OffsetsTopic` for one broker."""
+    """Stands in for the `HostedOffsetsTopic` of one broker."""
 
     def __init__(self, cluster: "GroupCluster", broker_id: int) -> None:
         self._cluster, self._broker_id = cluster, broker_id

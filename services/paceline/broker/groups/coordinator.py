@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
+from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.joining import Joining
 from paceline.broker.groups.limits import check_offsets, check_unnamed_fetch
 from paceline.broker.groups.metrics import GroupMetrics, GroupNumbers, numbers_of
 from paceline.broker.groups.offset_expiration import OffsetExpiration
-from paceline.broker.groups.offsets_topic import OffsetsTopic
 from paceline.broker.groups.rebalance import Rebalances
 from paceline.broker.groups.records import OffsetValue
 from paceline.broker.groups.requests import (
@@ -55,7 +55,7 @@ class GroupCoordinator:
     """The group coordinator of one broker."""
 
     def __init__(
-        self, config: GroupConfig, scheduler: Scheduler, topic: OffsetsTopic, new_member_suffix: Callable[[], str]
+        self, config: GroupConfig, scheduler: Scheduler, topic: HostedOffsetsTopic, new_member_suffix: Callable[[], str]
     ) -> None:
         self._config = config
         self._scheduler = scheduler

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.broker.groups.group import Group, GroupState
+from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.loaded import LoadedGroups
 from paceline.broker.groups.metrics import GroupMetrics
-from paceline.broker.groups.offsets_topic import OffsetsTopic, partition_for
+from paceline.broker.groups.offsets_topic import partition_for
 from paceline.broker.groups.records import (
     OffsetValue,
     encode_group_key,
@@ -74,7 +75,7 @@ class GroupStorage:
 
     _config: GroupConfig
     _scheduler: Scheduler
-    _topic: OffsetsTopic
+    _topic: HostedOffsetsTopic
     _on_loaded: Callable[[Group], None]
     _metrics: GroupMetrics
     _owned: dict[int, OwnedPartition] = field(default_factory=dict, init=False)

@@ -1,4 +1,4 @@
-"""``__consumer_offsets`` on this broker: implements `offsets_topic.OffsetsTopic` with the replica manager."""
+"""Reads, appends and creation of ``__consumer_offsets`` on this broker."""
 
 import logging
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Append = Callable[[RequiredAcks, int, list[ProduceData], Callable[[list[ProduceR
 
 
 class HostedOffsetsTopic:
-    """The offsets topic on this broker."""
+    """The offsets topic on this broker. End offsets are exclusive."""
 
     def __init__(self, hosted: HostedPartitions, transport: BrokerTransport, append: Append) -> None:
         self._broker_id = hosted.broker_id
