@@ -273,24 +273,17 @@ class Metrics:
             self.request_errors.labels(reason).inc()
 
     def refresh(self, snapshot: Mapping[str, float]) -> None:
-        """Update the metrics from a core; keys are metric names with or without ``paceline_``.
+        """Update metrics of `GAUGES` and `COUNTERS` from a core; keys are their names.
 
-        A counter that decreased (a new core) continues from there. Undeclared names become counters when they end in
-        ``_total``, else gauges.
+        A counter that decreased (a new core) continues from there.
         """
-        for key, value in snapshot.items():
-            name = key.removeprefix("paceline_")
-            if name.endswith("_total"):
-                if name not in self._counters:
-                    self._counters[name] = (self._made(Counter, name, name.replace("_", " ")), 0.0)
-                counter, before = self._counters[name]
-                counter.inc(max(value - before, 0.0))
-                self._counters[name] = (counter, value)
+        for name, value in snapshot.items():
+            if name in self._gauges:
+                self._gauges[name].set(value)
                 continue
-            gauge = self._gauges.get(name)
-            if gauge is None:
-                gauge = self._gauges[name] = self._made(Gauge, name, name.replace("_", " "))
-            gauge.set(value)
+            counter, before = self._counters[name]
+            counter.inc(max(value - before, 0.0))
+            self._counters[name] = (counter, value)
 
     def serve(self, host: str, port: int, config: Callable[[], str] = lambda: "") -> int | None:
         """Open the endpoint and return its port: port 0 means any free port, -1 no endpoint.
