@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/paceline/paceline/clients/go/paceline"
@@ -213,10 +213,7 @@ func (m *member) committed(ctx context.Context, raw json.RawMessage) (any, error
 		}
 	}
 	slices.SortFunc(wanted, func(a, b paceline.TopicPartition) int {
-		if a.Topic != b.Topic {
-			return strings.Compare(a.Topic, b.Topic)
-		}
-		return int(a.Partition - b.Partition)
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 	found, err := m.consumer.Committed(ctx, wanted...)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,10 +162,7 @@ func (d *driver) open(c command) error {
 }
 
 func milliseconds(value, byDefault int) time.Duration {
-	if value == 0 {
-		value = byDefault
-	}
-	return time.Duration(value) * time.Millisecond
+	return time.Duration(cmp.Or(value, byDefault)) * time.Millisecond
 }
 
 func (d *driver) close() {

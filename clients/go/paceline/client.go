@@ -130,14 +130,10 @@ func NewClient(config Config) (*Client, error) {
 			MinConnectTimeout: connectTimeout,
 		}),
 	}, config.DialOptions...)
-	timeout := config.RequestTimeout
-	if timeout == 0 {
-		timeout = 10 * time.Second
-	}
 	return &Client{
-		requestTimeout: min(timeout, longestTime), dialOptions: options, bootstrap: config.Bootstrap,
-		logger:      cmp.Or(config.Logger, slog.Default()),
-		throttles:   throttles,
+		requestTimeout: min(cmp.Or(config.RequestTimeout, 10*time.Second), longestTime),
+		logger:         cmp.Or(config.Logger, slog.Default()),
+		dialOptions:    options, bootstrap: config.Bootstrap, throttles: throttles,
 		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }

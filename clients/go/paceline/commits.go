@@ -1,6 +1,7 @@
 package paceline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,12 +140,6 @@ func fromWire(topics []*pacelinev1.TopicPartitions) []TopicPartition {
 
 func sortPartitions(partitions []TopicPartition) {
 	slices.SortFunc(partitions, func(a, b TopicPartition) int {
-		if a.Topic != b.Topic {
-			if a.Topic < b.Topic {
-				return -1
-			}
-			return 1
-		}
-		return int(a.Partition - b.Partition)
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 	})
 }

@@ -1,6 +1,7 @@
 package paceline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -57,10 +58,8 @@ type Consumer struct {
 
 // NewConsumer returns a consumer without partitions.
 func (c *Client) NewConsumer(config ConsumerConfig) *Consumer {
-	if config.MaxWait == 0 {
-		config.MaxWait = 500 * time.Millisecond
-	}
-	config.MaxWait, config.MaxBytes = min(config.MaxWait, longestTime), min(config.MaxBytes, math.MaxInt32)
+	config.MaxWait = min(cmp.Or(config.MaxWait, 500*time.Millisecond), longestTime)
+	config.MaxBytes = min(config.MaxBytes, math.MaxInt32)
 	return &Consumer{client: c, config: config, positions: map[TopicPartition]*position{}, wake: make(chan struct{}, 1)}
 }
 

@@ -1,6 +1,7 @@
 package paceline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -86,23 +87,14 @@ func (c *Client) NewGroupConsumer(config GroupConfig) (*GroupConsumer, error) {
 }
 
 func withDefaults(config GroupConfig) GroupConfig {
-	duration := func(value *time.Duration, byDefault time.Duration) {
-		if *value == 0 {
-			*value = byDefault
-		}
-	}
-	duration(&config.SessionTimeout, 45*time.Second)
-	duration(&config.HeartbeatInterval, 3*time.Second)
-	duration(&config.MaxPollInterval, 5*time.Minute)
-	duration(&config.AutoCommitInterval, 5*time.Second)
-	if config.ClientID == "" {
-		config.ClientID = "paceline-go"
-	}
+	config.SessionTimeout = cmp.Or(config.SessionTimeout, 45*time.Second)
+	config.HeartbeatInterval = cmp.Or(config.HeartbeatInterval, 3*time.Second)
+	config.MaxPollInterval = cmp.Or(config.MaxPollInterval, 5*time.Minute)
+	config.AutoCommitInterval = cmp.Or(config.AutoCommitInterval, 5*time.Second)
+	config.ClientID = cmp.Or(config.ClientID, "paceline-go")
+	config.Logger = cmp.Or(config.Logger, slog.Default())
 	if len(config.Assignors) == 0 {
 		config.Assignors = []Assignor{RangeAssignor()}
-	}
-	if config.Logger == nil {
-		config.Logger = slog.Default()
 	}
 	config.Topics = slices.Clone(config.Topics)
 	slices.Sort(config.Topics)

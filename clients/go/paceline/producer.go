@@ -1,6 +1,7 @@
 package paceline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,15 +93,9 @@ type Producer struct {
 
 // NewProducer returns a producer of this client.
 func (c *Client) NewProducer(config ProducerConfig) *Producer {
-	if config.DeliveryTimeout == 0 {
-		config.DeliveryTimeout = 2 * time.Minute
-	}
-	if config.BatchBytes == 0 {
-		config.BatchBytes = 256 << 10
-	}
-	if config.MaxPending == 0 {
-		config.MaxPending = 100_000
-	}
+	config.DeliveryTimeout = cmp.Or(config.DeliveryTimeout, 2*time.Minute)
+	config.BatchBytes = cmp.Or(config.BatchBytes, 256<<10)
+	config.MaxPending = cmp.Or(config.MaxPending, 100_000)
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Producer{
 		client: c, config: config, ctx: ctx, cancel: cancel, pending: make(chan struct{}, config.MaxPending),
