@@ -33,6 +33,7 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.model.standby import StateUpdate
 from paceline.rpc import wire
 from paceline.rpc.convert import control, replica, standby
+from paceline.rpc.convert.common import message_of
 from paceline.rpc.errors import ConnectionBrokenError
 from tests.simulation.network import ConnectionClosed
 
@@ -262,7 +263,7 @@ class SimulatedBrokerTransport:
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:
-            encoded = control.controlled_shutdown_to_proto(request).SerializeToString()
+            encoded = message_of(controller_pb.ControlledShutdownRequest, request).SerializeToString()
 
         def handle(reply: Callable[[ControlledShutdownResponse | Exception], None]) -> None:
             target = life.cluster.controller_named(controller.host)
@@ -285,7 +286,7 @@ class SimulatedBrokerTransport:
     ) -> None:
         """Request the creation of an internal topic from a controller."""
         life = self._life
-        asked = control.internal_topic_from_proto(control.internal_topic_to_proto(topic))
+        asked = control.internal_topic_from_proto(message_of(controller_pb.CreateInternalTopicRequest, topic))
         new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs)
 
         def handle(reply: Callable[[Exception | None], None]) -> None:
@@ -314,7 +315,7 @@ class SimulatedBrokerTransport:
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:
-            encoded = control.broker_heartbeat_to_proto(request).SerializeToString()
+            encoded = message_of(controller_pb.BrokerHeartbeatRequest, request).SerializeToString()
 
         def handle(reply: Callable[[BrokerHeartbeatResponse | Exception], None]) -> None:
             target = life.cluster.controller_named(controller.host)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model import client_io, control, replica_fetch
@@ -16,7 +17,7 @@ from paceline.model.fetch_position import FetchPosition
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert import common, digest, failures, fetch, offsets, partition_replicas, produce, replica
 from paceline.rpc.convert import control as convert
-from paceline.rpc.convert.common import broker_ids
+from paceline.rpc.convert.common import broker_ids, message_of
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as log_pb
 from tests.support import reverse_conversions
@@ -138,7 +139,7 @@ def test_topic_ids_of_logs_survive_the_wire(partition: TopicPartition, topic_id:
 @given(st.builds(control.BrokerHeartbeatResponse, CODES, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)))
 def test_a_heartbeat_survives_the_wire(response: control.BrokerHeartbeatResponse) -> None:
     request = control.BrokerHeartbeatRequest(3, 77, (1,), (1, 2), (4, 5), False)
-    assert convert.broker_heartbeat_from_proto(convert.broker_heartbeat_to_proto(request)) == request
+    assert convert.broker_heartbeat_from_proto(message_of(controller_pb.BrokerHeartbeatRequest, request)) == request
     message = over_the_wire(convert.broker_heartbeat_response_to_proto(response))
     assert convert.broker_heartbeat_response_from_proto(message) == response
 
@@ -146,7 +147,8 @@ def test_a_heartbeat_survives_the_wire(response: control.BrokerHeartbeatResponse
 @given(st.builds(control.ControlledShutdownResponse, CODES, st.lists(PARTITIONS, max_size=4).map(tuple)))
 def test_controlled_shutdown_survives_the_wire(response: control.ControlledShutdownResponse) -> None:
     request = control.ControlledShutdownRequest(3, 77)
-    assert convert.controlled_shutdown_from_proto(convert.controlled_shutdown_to_proto(request)) == request
+    encoded = message_of(controller_pb.ControlledShutdownRequest, request)
+    assert convert.controlled_shutdown_from_proto(encoded) == request
     message = over_the_wire(convert.controlled_shutdown_response_to_proto(response))
     assert convert.controlled_shutdown_response_from_proto(message) == response
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from paceline.internal.v1 import controller_service_pb2 as pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import (
     BrokerHeartbeatRequest,
@@ -29,6 +30,7 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 from paceline.rpc import wire
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, REPLICATION_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.convert import control, replica
+from paceline.rpc.convert.common import message_of
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.event_loop import Post
 from paceline.rpc.security.credentials import TlsCredentials
@@ -98,7 +100,7 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> ControlledShutdownResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = control.controlled_shutdown_to_proto(request)
+            message = message_of(pb.ControlledShutdownRequest, request)
             return control.controlled_shutdown_response_from_proto(
                 stub.ControlledShutdown(message, timeout=timeout_ms / 1000)
             )
@@ -116,7 +118,7 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> None:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = control.internal_topic_to_proto(topic)
+            message = message_of(pb.CreateInternalTopicRequest, topic)
             answer = stub.CreateInternalTopic(message, timeout=timeout_ms / 1000)
             if answer.HasField("error"):
                 raise error_for(answer.error.code, answer.error.message)
@@ -147,7 +149,7 @@ class GrpcBrokerTransport:
 
         def call(channel: Any) -> BrokerHeartbeatResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
-            message = control.broker_heartbeat_to_proto(request)
+            message = message_of(pb.BrokerHeartbeatRequest, request)
             return control.broker_heartbeat_response_from_proto(
                 stub.BrokerHeartbeat(message, timeout=timeout_ms / 1000)
             )

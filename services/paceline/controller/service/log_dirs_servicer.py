@@ -17,6 +17,7 @@ from paceline.model.control import LiveBroker
 from paceline.model.errors import BrokerNotAvailableError, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_aio_channel
 from paceline.rpc.convert import log_dirs
+from paceline.rpc.convert.common import error_to_proto
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.pages import PageLimit, decode_token, encode_token
 from paceline.rpc.security.credentials import TlsCredentials
@@ -124,7 +125,7 @@ async def _described(
             brokers.get(broker_id), broker_id, lambda stub: stub.DescribeLogDirs(request, timeout=timeout_s), asking.tls
         )
         if isinstance(answer, PacelineError):
-            return pb.BrokerLogDirs(broker_id=broker_id, error=log_dirs.log_dir_error_to_proto(answer))
+            return pb.BrokerLogDirs(broker_id=broker_id, error=error_to_proto(pb.LogDirError, answer))
         return pb.BrokerLogDirs(broker_id=broker_id, log_dirs=answer.log_dirs)
 
     return await _all([ask(broker_id) for broker_id in wanted])

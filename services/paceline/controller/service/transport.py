@@ -29,6 +29,7 @@ from paceline.model.control import (
 from paceline.model.errors import BrokerNotAvailableError, PacelineError
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline.rpc.convert import control
+from paceline.rpc.convert.common import message_of
 from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.event_loop import Post
 from paceline.rpc.security.credentials import TlsCredentials
@@ -239,5 +240,5 @@ class _MetadataCache:
                 self._of, self._message = request, control.update_metadata_to_proto(request)
             message = pb.UpdateMetadataRequest()
             message.CopyFrom(self._message)
-        message.stamp.CopyFrom(control.stamp_to_proto(request.stamp))
+        message.stamp.CopyFrom(message_of(pb.ControllerStamp, request.stamp))
         return message

@@ -43,10 +43,6 @@ _MAX_ENDPOINTS = 16
 _EPOCH_FLOOR = -2
 
 
-def endpoint_to_proto(endpoint: Endpoint) -> pb.BrokerEndpoint:
-    return message_of(pb.BrokerEndpoint, endpoint)
-
-
 def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
     """Decode the endpoint of a broker.
 
@@ -59,7 +55,7 @@ def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
 
 
 def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
-    endpoints = [endpoint_to_proto(endpoint) for endpoint in broker.endpoints]
+    endpoints = [message_of(pb.BrokerEndpoint, endpoint) for endpoint in broker.endpoints]
     return message_of(pb.LiveBroker, broker, id=broker.broker_id, endpoints=endpoints)
 
 
@@ -90,11 +86,6 @@ def broker_info_to_proto(broker: LiveBroker, listener: str) -> metadata_pb.Broke
     )
 
 
-def stamp_to_proto(stamp: ControllerStamp) -> pb.ControllerStamp:
-    """Encode the controller id, controller epoch and broker epoch of a control request."""
-    return message_of(pb.ControllerStamp, stamp)
-
-
 def stamp_from_proto(message: Any) -> ControllerStamp:
     """Decode the controller id, controller epoch and broker epoch of a control request.
 
@@ -113,7 +104,7 @@ def stamp_from_proto(message: Any) -> ControllerStamp:
 
 def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequest:
     return pb.LeaderAndIsrRequest(
-        stamp=stamp_to_proto(request.stamp),
+        stamp=message_of(pb.ControllerStamp, request.stamp),
         live_leaders=[live_broker_to_proto(broker) for broker in request.live_leaders],
         partitions=[message_of(pb.LeaderAndIsrPartition, one) for one in request.partitions],
     )
@@ -153,7 +144,7 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRe
 
 def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
     return pb.StopReplicaRequest(
-        stamp=stamp_to_proto(request.stamp),
+        stamp=message_of(pb.ControllerStamp, request.stamp),
         partitions=[message_of(pb.StopReplicaPartition, one) for one in request.partitions],
     )
 
@@ -180,10 +171,10 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaReques
 
 def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
     return pb.UpdateMetadataRequest(
-        stamp=stamp_to_proto(request.stamp),
+        stamp=message_of(pb.ControllerStamp, request.stamp),
         live_brokers=[live_broker_to_proto(broker) for broker in request.live_brokers],
         partitions=[message_of(pb.UpdateMetadataPartition, one) for one in request.partitions],
-        controller_endpoints=[endpoint_to_proto(endpoint) for endpoint in request.controller_endpoints],
+        controller_endpoints=[message_of(pb.BrokerEndpoint, endpoint) for endpoint in request.controller_endpoints],
         is_initial=request.is_initial,
         sequence=request.sequence,
     )
@@ -268,10 +259,6 @@ def control_response_from_proto(
     )
 
 
-def controlled_shutdown_to_proto(request: ControlledShutdownRequest) -> controller_pb.ControlledShutdownRequest:
-    return message_of(controller_pb.ControlledShutdownRequest, request)
-
-
 def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequest) -> ControlledShutdownRequest:
     """Decode the request.
 
@@ -281,11 +268,6 @@ def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequ
     return ControlledShutdownRequest(
         at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, -1, "broker epoch")
     )
-
-
-def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInternalTopicRequest:
-    """Encode the request to create an internal topic."""
-    return message_of(controller_pb.CreateInternalTopicRequest, topic)
 
 
 def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest) -> InternalTopic:
@@ -303,10 +285,6 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
         dict(sorted(message.configs.items())),  # protobuf iterates over a map in a different order in each process
         at_least(message.broker_id, 0, "broker id"),
     )
-
-
-def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
-    return message_of(controller_pb.BrokerHeartbeatRequest, request)
 
 
 def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:

@@ -9,17 +9,12 @@ from paceline.rpc.convert.common import error_to_proto, message_of
 from paceline.v1 import admin_service_pb2 as pb
 
 
-def log_dir_error_to_proto(error: PacelineError | None) -> pb.LogDirError | None:
-    """Encode the error of a log directory; return None for None."""
-    return error_to_proto(pb.LogDirError, error)
-
-
 def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
     """Encode the log directories of a broker."""
     return [
         pb.LogDir(
             path=view.path,
-            error=log_dir_error_to_proto(view.error),
+            error=error_to_proto(pb.LogDirError, view.error),
             replicas=[message_of(pb.LogDirReplica, replica) for replica in view.replicas],
             space=None if view.space is None else message_of(pb.LogDirSpace, view.space),
         )
@@ -41,7 +36,7 @@ def log_dir_results_to_proto(
             broker_id=replica.broker_id,
             topic=replica.topic,
             partition=replica.partition,
-            error=log_dir_error_to_proto(error),
+            error=error_to_proto(pb.LogDirError, error),
         )
         for replica, error in zip(messages, errors, strict=True)
     ]

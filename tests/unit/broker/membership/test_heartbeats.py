@@ -4,9 +4,10 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.internal.v1.controller_service_pb2 import BrokerHeartbeatRequest
 from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint, UpdateMetadataRequest
 from paceline.model.errors import ErrorCode, NotControllerError
-from paceline.rpc.convert.control import broker_heartbeat_to_proto
+from paceline.rpc.convert.common import message_of
 from paceline.runtime.settings.keys import ControllerKeys
 from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster
 
@@ -125,7 +126,7 @@ def test_a_heartbeat_of_a_broker_with_thousands_of_leaders_is_within_its_limit(m
     cluster.time.run_for(PERIOD_MS + 100)
     for _, request in cluster[1].transport.heartbeats:
         assert (
-            broker_heartbeat_to_proto(request).ByteSize()
+            message_of(BrokerHeartbeatRequest, request).ByteSize()
             <= ControllerKeys.model_fields["control_request_max_bytes"].default
         )
         assert request.broken_leaders == leaders[:250]
