@@ -8,13 +8,11 @@ lives.
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
-
-_BLOCKING_KINDS: Final = ("unary_unary", "stream_unary")
 
 
 class ReopeningChannel:
@@ -78,10 +76,6 @@ class ReopeningChannel:
         """See `grpc.Channel`."""
         return _Method(self, "unary_stream", args, kwargs)
 
-    def stream_unary(self, *args: Any, **kwargs: Any) -> "_Method":
-        """See `grpc.Channel`."""
-        return _Method(self, "stream_unary", args, kwargs)
-
     def stream_stream(self, *args: Any, **kwargs: Any) -> "_Method":
         """See `grpc.Channel`."""
         return _Method(self, "stream_stream", args, kwargs)
@@ -127,12 +121,13 @@ class _Method:
         self._made: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(lambda method: method(*args, **kwargs), self._kind in _BLOCKING_KINDS)
+        return self._call(lambda method: method(*args, **kwargs), self._kind == "unary_unary")
 
     def future(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(lambda method: method.future(*args, **kwargs), False)
 
     def with_call(self, *args: Any, **kwargs: Any) -> Any:
+        """`grpc.intercept_channel` calls it."""
         return self._call(lambda method: method.with_call(*args, **kwargs), True)
 
     def _call(self, begin: Callable[[Any], Any], blocks: bool) -> Any:
