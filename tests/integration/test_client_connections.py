@@ -38,6 +38,15 @@ def test_clients_share_channels_and_metadata_and_leave_them_open(cluster: FakeCl
     assert threads_of_metadata() == before
 
 
+def test_named_connections_leave_the_channels_of_the_shared_ones_open(cluster: FakeCluster) -> None:
+    with Connections(cluster.bootstrap) as connections:
+        named = connections.named("User:a")
+        assert named.metadata.wait_for_brokers(30)
+        named.close()
+        with Producer(connections) as producer:
+            producer.send("one", b"a").result(30)
+
+
 def test_shared_connections_with_other_certificates_are_refused(cluster: FakeCluster) -> None:
     with Connections(cluster.bootstrap) as connections, pytest.raises(InvalidRequestError, match="leave out tls"):
         Consumer(connections, tls=TlsFiles(Path("ca.crt")))

@@ -96,28 +96,14 @@ class Connections:
 class _NamedConnections(Connections):
     def __init__(self, shared: Connections, principal: str, channels: ChannelCache) -> None:
         def open_one(address: str) -> Any:
-            channel: Any = _SharedChannel(channels.get(address))
-            return grpc.intercept_channel(channel, _Naming(principal))
+            return grpc.intercept_channel(channels.get(address), _Naming(principal))
 
         self.addresses, self._max_age_ms = shared.addresses, shared._max_age_ms
         self.channels = ChannelCache(open_one)
-        self._all_channels = [self.channels]
+        self._all_channels = []  # `close` leaves the channels open for the clients that share them
         self.metadata = MetadataRefresher(
             self.addresses, self.channels, max_age_ms=self._max_age_ms, name=f"{principal}-metadata"
         )
-
-
-class _SharedChannel:
-    """A channel that stays open when a client that shares it closes."""
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Naming(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
