@@ -6,18 +6,10 @@ keeps its open connections.
 
 import os
 import threading
-from typing import Final
 
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache, Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
-
-FRAME_BYTES: Final = 1024 * 1024
-"""Maximum size of an HTTP/2 frame that a broker may send, instead of gRPC's 16 KiB.
-
-Measured with single responses on a busy machine: 1 MiB 693 to 950 MB/s, 4 MiB 333 to 917 MB/s, 8 MiB 377 to 430 MB/s.
-No effect on the time of a whole read has been measured yet.
-"""
 
 _channels: dict[tuple[int, str, TlsFiles | None], ChannelCache] = {}
 _lock = threading.Lock()
@@ -31,7 +23,7 @@ def channels_of_this_process(client_id: str, tls: TlsFiles | None = None) -> Cha
             for other in [other for other in _channels if other[0] != key[0]]:
                 del _channels[other]
             credentials = client_credentials(tls, {})
-            ours: Options = [("grpc.primary_user_agent", client_id), ("grpc.http2.max_frame_size", FRAME_BYTES)]
+            ours: Options = [("grpc.primary_user_agent", client_id)]
             _channels[key] = ChannelCache(lambda address: open_channel(address, tls=credentials, more_options=ours))
         return _channels[key]
 
