@@ -219,20 +219,15 @@ class Producer:
                 self._wait_for_space()
             queue = self._choose(topic, route, key, partition)
             batch = queue.open
-            if batch is not None:
-                index = batch.count
-                try:
-                    taken = accumulator.append_to(batch, timestamp_ms, key, value, pairs)
-                except TypeError:
-                    _check_types(value, pairs)
-                    raise
-                if taken:
-                    if on_delivery is not None:
-                        batch.add_callback(index, on_delivery)
-                    return RecordFuture(batch, index)
-                if key is None and partition is None:
-                    queue = self._next_sticky(topic, route)
             try:
+                if batch is not None:
+                    index = batch.count
+                    if accumulator.append_to(batch, timestamp_ms, key, value, pairs):
+                        if on_delivery is not None:
+                            batch.add_callback(index, on_delivery)
+                        return RecordFuture(batch, index)
+                    if key is None and partition is None:
+                        queue = self._next_sticky(topic, route)
                 batch, index, news = accumulator.append(queue, timestamp_ms, key, value, pairs, monotonic_ms())
             except TypeError:
                 _check_types(value, pairs)
