@@ -14,6 +14,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import value_of
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -114,7 +115,7 @@ class GroupAdmin(AdminConnection):
                 if answer.loading:
                     raise CoordinatorNotAvailableError(f"broker {broker.id} is loading groups")
                 found += [
-                    GroupListing(one.group_id, _state_name(one.state), one.protocol_type, one.member_count, broker.id)
+                    value_of(GroupListing, one, state=_state_name(one.state), coordinator=broker.id)
                     for one in answer.groups
                 ]
             return sorted(found, key=lambda one: one.group_id)
@@ -274,25 +275,18 @@ def _state_number(name: str) -> Any:
 
 
 def _described(wire: DescribedGroup, broker: int) -> GroupDescription:
-    return GroupDescription(
-        wire.group_id,
-        _state_name(wire.state),
-        wire.protocol_type,
-        wire.protocol_name,
-        wire.generation_id,
-        wire.leader,
-        broker,
-        tuple(
-            MemberDescription(
-                one.member_id,
-                one.group_instance_id,
-                one.client_id,
-                one.client_host,
-                tuple(one.subscription.topics),
-                _partitions(one.assignment),
-            )
-            for one in wire.members
-        ),
+    members = tuple(
+        value_of(MemberDescription, one, topics=tuple(one.subscription.topics), assignment=_partitions(one.assignment))
+        for one in wire.members
+    )
+    return value_of(
+        GroupDescription,
+        wire,
+        state=_state_name(wire.state),
+        protocol=wire.protocol_name,
+        generation=wire.generation_id,
+        coordinator=broker,
+        members=members,
     )
 
 

@@ -206,17 +206,9 @@ def _wire_partitions(partitions: Iterable[tuple[str, int]]) -> list[pb.TopicPart
 
 
 def _reassignment(wire: pb.OngoingReassignment) -> Reassignment:
-    return Reassignment(
-        TopicPartition(wire.topic, wire.partition),
-        tuple(wire.replicas),
-        tuple(wire.adding_replicas),
-        tuple(wire.removing_replicas),
-        tuple(wire.isr),
-        wire.leader if wire.HasField("leader") else None,
-        tuple(
-            AwaitedReplica(
-                each.broker_id, pb.AwaitedReason.Name(each.reason).removeprefix(_REASON_PREFIX), each.message
-            )
-            for each in wire.waiting_for
-        ),
+    waiting_for = tuple(
+        value_of(AwaitedReplica, each, reason=pb.AwaitedReason.Name(each.reason).removeprefix(_REASON_PREFIX))
+        for each in wire.waiting_for
     )
+    adding, removing = tuple(wire.adding_replicas), tuple(wire.removing_replicas)
+    return value_of(Reassignment, wire, adding=adding, removing=removing, waiting_for=waiting_for)
