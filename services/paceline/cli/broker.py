@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
-from paceline.cli.connection import bootstrap_option, open_admin
+from paceline.cli.connection import bootstrap_option, open_admin, partitions_of
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import confirm, reported
 from paceline.cli.log_dir_moves import balancing_moves, carry_out, named_moves, parse_move, plan_rows
@@ -303,13 +303,7 @@ def logdirs(
         with open_admin(bootstrap) as admin:
             if retry is not None:
                 admin.retry_log_dir(broker_ids[0], retry)
-            only = None
-            if topics:
-                only = [
-                    (topic.name, partition.partition)
-                    for topic in admin.describe_topics(topics)
-                    for partition in topic.partitions
-                ]
+            only = list(partitions_of(admin.describe_topics(topics))) if topics else None
             found = admin.describe_log_dirs(broker_ids or None, only)
         rows = []
         for one in found:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from paceline.cli.connection import partitions_of
 from paceline.model.errors import ElectionNotNeededError
 
 if TYPE_CHECKING:
@@ -48,38 +49,35 @@ def refuse_unknown_broker(broker_id: int, live: Collection[int], topics: Sequenc
 
 def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]) -> Drain:
     """Return the changes that move leadership off ``broker_id``; partitions of ``moving`` are skipped."""
-    preferred = Counter(
-        partition.replicas[0] for topic in topics for partition in topic.partitions if partition.replicas
-    )
+    partitions = partitions_of(topics)
+    preferred = Counter(partition.replicas[0] for partition in partitions.values() if partition.replicas)
     drain = Drain()
-    for topic in topics:
-        for partition in topic.partitions:
-            where = (topic.name, partition.partition)
-            leads = partition.leader == broker_id
-            heads = partition.replicas[:1] == (broker_id,)
-            if not leads and not heads:
-                continue
-            if partition.replicas == (broker_id,):
-                drain.single.append(where)
-                continue
-            able = [
-                replica
-                for replica in partition.replicas
-                if replica != broker_id and replica in partition.isr and replica not in partition.offline_replicas
-            ]
-            if where in moving or not able:
-                if leads:
-                    drain.stuck[where] = "it is being reassigned" if where in moving else "no other replica is in sync"
-                continue
-            if heads or partition.replicas[0] not in able:
-                first = min(able, key=lambda replica: (preferred[replica], partition.replicas.index(replica)))
-                others = [replica for replica in partition.replicas if replica not in (first, broker_id)]
-                drain.order[where] = (first, *others, broker_id)
-                drain.before[where] = partition.replicas
-                preferred[first] += 1
-                preferred[partition.replicas[0]] -= 1
+    for where, partition in partitions.items():
+        leads = partition.leader == broker_id
+        heads = partition.replicas[:1] == (broker_id,)
+        if not leads and not heads:
+            continue
+        if partition.replicas == (broker_id,):
+            drain.single.append(where)
+            continue
+        able = [
+            replica
+            for replica in partition.replicas
+            if replica != broker_id and replica in partition.isr and replica not in partition.offline_replicas
+        ]
+        if where in moving or not able:
             if leads:
-                drain.elect.append(where)
+                drain.stuck[where] = "it is being reassigned" if where in moving else "no other replica is in sync"
+            continue
+        if heads or partition.replicas[0] not in able:
+            first = min(able, key=lambda replica: (preferred[replica], partition.replicas.index(replica)))
+            others = [replica for replica in partition.replicas if replica not in (first, broker_id)]
+            drain.order[where] = (first, *others, broker_id)
+            drain.before[where] = partition.replicas
+            preferred[first] += 1
+            preferred[partition.replicas[0]] -= 1
+        if leads:
+            drain.elect.append(where)
     return drain
 
 
@@ -116,12 +114,7 @@ def plan_undrain(
     share: a partition with n replicas counts as 1/n of a leadership. Partitions are taken first from the brokers that
     are preferred leader most often.
     """
-    held = {
-        (topic.name, partition.partition): partition
-        for topic in topics
-        for partition in topic.partitions
-        if broker_id in partition.replicas
-    }
+    held = {where: one for where, one in partitions_of(topics).items() if broker_id in one.replicas}
     undrain = Undrain()
     wanted = (
         _fair_share(topics, broker_id, moving)
@@ -150,12 +143,7 @@ def plan_undrain(
 def _fair_share(
     topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]
 ) -> dict[Partition, tuple[int, ...]]:
-    partitions = {
-        (topic.name, partition.partition): partition.replicas
-        for topic in topics
-        for partition in topic.partitions
-        if partition.replicas
-    }
+    partitions = {where: one.replicas for where, one in partitions_of(topics).items() if one.replicas}
     preferred = Counter(replicas[0] for replicas in partitions.values())
     # Use exact fractions: a floating-point sum of thirds may be slightly below the whole number.
     held = Counter(len(replicas) for replicas in partitions.values() if broker_id in replicas)

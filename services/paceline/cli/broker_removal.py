@@ -4,11 +4,12 @@ Repeating the command continues: it looks only at what is left. Which moves are 
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from paceline.cli.connection import partitions_of
 from paceline.cli.reassign_plan import Partition, differences, plan_moves
 from paceline.cli.reassign_requests import alter_moves, list_moves
 from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_throttle
@@ -49,10 +50,9 @@ def place_elsewhere(
         ValueError: too few brokers are left for the replicas of a partition.
     """
     current: dict[Partition, tuple[int, ...]] = {}
-    for topic in topics:
-        for one in topic.partitions:
-            target = one.assignment.target
-            current[topic.name, one.partition] = target if set(target) <= racks.keys() else one.assignment.origin
+    for where, one in partitions_of(topics).items():
+        target = one.assignment.target
+        current[where] = target if set(target) <= racks.keys() else one.assignment.origin
     others = {broker: rack for broker, rack in racks.items() if broker != broker_id}
     held = {where for where, replicas in current.items() if broker_id in replicas}
     most, where = max(((len(current[one]), one) for one in held), default=(0, ("", 0)))
@@ -122,7 +122,7 @@ def evacuate(
     moved_topics: set[str] = set()
     while True:
         topics = admin.describe_topics(from_controller=True)
-        held = _held(topics, broker_id)
+        held = {where: one.replicas for where, one in partitions_of(topics).items() if broker_id in one.replicas}
         if not held:
             break
         running = [move for move in list_moves(admin) if tuple(move.topic_partition) in held]
@@ -153,15 +153,6 @@ def evacuate(
         time.sleep(_AGAIN_S)
     if bytes_per_second is not None and not list_moves(admin):
         lift_throttle(admin, sorted(moved_topics), [broker_id, *racks_of(admin)])
-
-
-def _held(topics: "Sequence[TopicDescription]", broker_id: int) -> dict[Partition, tuple[int, ...]]:
-    return {
-        (topic.name, one.partition): one.replicas
-        for topic in topics
-        for one in topic.partitions
-        if broker_id in one.replicas
-    }
 
 
 def racks_of(admin: "Admin") -> dict[int, str]:

@@ -4,7 +4,7 @@ Addresses come from the flag, the environment, or the dev cluster that runs in t
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,7 +15,7 @@ from paceline.dev import DEV_DIRECTORY, program
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 if TYPE_CHECKING:
-    from paceline_client import Admin
+    from paceline_client import Admin, PartitionDescription, TopicDescription
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
 BOOTSTRAP_VARIABLE: Final = "PACELINE_BOOTSTRAP_SERVERS"
@@ -142,3 +142,8 @@ def parse_partition(text: str) -> tuple[str, int | None]:
     if number is None:
         raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION")
     return topic, number
+
+
+def partitions_of(topics: "Iterable[TopicDescription]") -> "dict[tuple[str, int], PartitionDescription]":
+    """Return the partitions of topics, by topic and index."""
+    return {(topic.name, one.partition): one for topic in topics for one in topic.partitions}

@@ -41,7 +41,7 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
         numeric = all(isinstance(row.get(name), int | float) or row.get(name) is None for row in rows)
         table.add_column(name.replace("_", " "), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in names))
+        table.add_row(*(cell(row.get(name)) for name in names))
     # Keep a row on a single line even on a narrow terminal: a name that is wrapped cannot be copied.
     # Without these arguments rich would read `[x]` as markup and `:b:` as an emoji.
     console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
@@ -80,7 +80,8 @@ def error_fields(error: "PacelineError | None") -> dict[str, str | None]:
     return {"error": None if error is None else error.code.name, "message": None if error is None else str(error)}
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as a table shows it."""
     if value is None:
         return "-"
     text = ",".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition, partitions_of
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.explain import add_findings, explain_partitions, sentences, tell_problems
 from paceline.cli.failures import check_partition, confirm, reported
@@ -205,8 +205,7 @@ def _expanded(admin: Any, wanted: list[tuple[str, int | None]]) -> list[tuple[st
         if index is not None:
             found.append((topic, index))
         else:
-            (described,) = admin.describe_topics([topic])
-            found += [(topic, each.partition) for each in described.partitions]
+            found += partitions_of(admin.describe_topics([topic]))
     return list(dict.fromkeys(found))
 
 
@@ -216,7 +215,7 @@ def _warn(admin: Any, results: Any, done: bool = False) -> None:
     if not lossy:
         return
     topics = admin.describe_topics(sorted({each.topic_partition.topic for each in lossy}), from_controller=True)
-    described = {(topic.name, p.partition): p for topic in topics for p in topic.partitions}
+    described = partitions_of(topics)
     for each in lossy:
         known = described.get(tuple(each.topic_partition))
         gone = [] if known is None or done else [str(broker) for broker in known.isr if broker != each.leader]

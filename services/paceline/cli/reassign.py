@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition, partitions_of
 from paceline.cli.exit_codes import NEGATIVE_VERDICT
 from paceline.cli.failures import exit_code_of, reported
 from paceline.cli.log_dir_moves import prepare_directories
@@ -253,23 +253,16 @@ def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
 
 def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
     """Return the replicas of each partition, or the target replicas of a partition that is being reassigned."""
-    return {
-        (topic.name, partition.partition): partition.assignment.target
-        for topic in admin.describe_topics(topics, from_controller=True)
-        for partition in topic.partitions
-    }
+    found = partitions_of(admin.describe_topics(topics, from_controller=True))
+    return {where: partition.assignment.target for where, partition in found.items()}
 
 
 def _throttle(
     admin: "Admin", moves: Mapping[Partition, tuple[int, ...]], bytes_per_second: int, validate_only: bool
 ) -> bool:
     """Set the throttle of moves; return False when no move copies records, so that no throttle is needed."""
-    present = {
-        (topic.name, partition.partition): partition.assignment.origin
-        for topic in admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True)
-        for partition in topic.partitions
-    }
-    throttle = plan_throttle(present, moves)
+    found = partitions_of(admin.describe_topics(sorted({topic for topic, _ in moves}), from_controller=True))
+    throttle = plan_throttle({where: partition.assignment.origin for where, partition in found.items()}, moves)
     if not validate_only:
         set_throttle(admin, throttle, bytes_per_second)
     return bool(throttle.topics)
@@ -321,7 +314,7 @@ def _describe_partitions(admin: "Admin", topics: set[str]) -> dict[Partition, "P
         found = admin.describe_topics(sorted(topics), from_controller=True)
     except UnknownTopicOrPartitionError:
         found = [topic for topic in admin.describe_topics(from_controller=True) if topic.name in topics]
-    return {(topic.name, partition.partition): partition for topic in found for partition in topic.partitions}
+    return partitions_of(found)
 
 
 def _row_not_running(where: Partition, target: tuple[int, ...], known: "PartitionDescription | None") -> dict[str, Any]:

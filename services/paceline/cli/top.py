@@ -13,7 +13,7 @@ from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import INTERVAL_S
-from paceline.cli.output import show
+from paceline.cli.output import cell, show
 
 _COLUMNS: Final = ("partition", "leader", "epoch", "leo", "hw", "lag", "behind_ms", "isr", "replicas", "state")
 _LEAST_IMPORTANT: Final = ("replicas", "epoch", "behind_ms", "hw", "leo", "leader")
@@ -168,7 +168,7 @@ def _live(rows: Any, num: int | None, interval_s: float) -> None:
 
 def columns_that_fit(rows: list[dict[str, Any]], width: int) -> tuple[str, ...]:
     """Return the columns that fit into ``width`` characters uncut; the least important columns are left out first."""
-    widths = {name: max([len(name), *(len(_cell(row[name])) for row in rows)]) + _GAP for name in _COLUMNS}
+    widths = {name: max([len(name), *(len(cell(row[name])) for row in rows)]) + _GAP for name in _COLUMNS}
     left_out = 0
     while left_out < len(_LEAST_IMPORTANT) and sum(widths.values()) > width:
         del widths[_LEAST_IMPORTANT[left_out]]
@@ -193,12 +193,6 @@ def screen(rows: list[dict[str, Any]], num: int, note: str, width: int) -> Any:
         table.add_column(name.replace("_", " "), justify=justify, no_wrap=not is_name, overflow="fold")
     for row in rows[:num]:
         style = "red" if row["state"] in {"offline", "under-min-isr"} else "yellow" if row["state"] else ""
-        table.add_row(*(_cell(row[name]) for name in columns), style=style)
+        table.add_row(*(cell(row[name]) for name in columns), style=style)
     more = [Text(f"{len(rows) - num} more", style="dim")] if len(rows) > num else []
     return Group(Text(head, style="bold"), *([Text(note, style="red")] if note else []), table, *more)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
