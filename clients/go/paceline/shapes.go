@@ -130,14 +130,8 @@ func haveChanged(assigned, now map[string]topicShape) bool {
 // findTopics waits until all topics exist. A topic that the brokers have not known for missingLimit is an error. It returns
 // nil when no broker answers, because the topics may exist.
 func (c *Client) findTopics(ctx context.Context, operation string, topics []string) error {
-	began, pause := time.Now(), firstPause
-	for {
-		call, cancel := context.WithTimeout(ctx, c.requestTimeout)
-		found, refusal, err := c.topicShapes(call, topics)
-		cancel()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	return c.retry(ctx, operation, func(ctx context.Context) error {
+		found, refusal, err := c.topicShapes(ctx, topics)
 		switch {
 		case isRetriable(err):
 			return nil
@@ -146,21 +140,11 @@ func (c *Client) findTopics(ctx context.Context, operation string, topics []stri
 		case refusal != nil:
 			return refusal
 		}
-		unknown := ""
 		for _, topic := range topics {
 			if _, exists := found[topic]; !exists {
-				unknown = topic
+				return missing(operation, fmt.Sprintf("topic %s does not exist", topic))
 			}
 		}
-		if unknown == "" {
-			return nil
-		}
-		if time.Since(began) >= missingLimit {
-			return missing(operation, fmt.Sprintf("topic %s does not exist", unknown))
-		}
-		if !sleep(ctx, pause) {
-			return ctx.Err()
-		}
-		pause = min(pause*3/2, longestPause)
-	}
+		return nil
+	})
 }
