@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
@@ -108,10 +108,6 @@ class Frame:
             return self.begin, max(self.end, self.begin + 1)
         begin = min(max(self.t - WINDOW_MS * 3 // 4, self.begin), self.end - WINDOW_MS)
         return begin, begin + WINDOW_MS
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the frame as JSON values: the twin of the page."""
-        return asdict(self)
 
 
 def clock_text(began_ms: int, t: int) -> str:

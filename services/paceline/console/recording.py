@@ -38,18 +38,6 @@ class RecordingError(PacelineError):
     """A recording cannot be played."""
 
 
-class NotARecordingError(RecordingError):
-    """The file does not begin with the header of a recording."""
-
-
-class RecordingVersionError(RecordingError):
-    """The recording has a format version that this program does not read."""
-
-
-class RecordingCutError(RecordingError):
-    """The file ends, or cannot be read further, before the end of the recording; the entries before it are whole."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The first line of a recording."""
@@ -82,21 +70,21 @@ class Recording:
     header: Header
     entries: list[Entry] = field(default_factory=list)
     """In the order of time."""
-    cut: RecordingCutError | None = None
-    """Why the recording ends early; None when it is whole."""
+    cut: str | None = None
+    """Why the recording ends early, after whole entries; None when it is whole."""
 
 
 def read_recording(lines: Iterable[str]) -> Recording:
     """Read a recording; one that was cut off has all entries before the cut, and says so in ``cut``.
 
     Raises:
-        NotARecordingError, RecordingVersionError: nothing of it can be played.
+        RecordingError: nothing of it can be played.
     """
     source = iter(lines)
     try:
         first = next(source, "")
     except (ValueError, EOFError, OSError) as error:
-        raise NotARecordingError(f"the first line cannot be read: {error}") from None
+        raise RecordingError(f"the first line cannot be read: {error}") from None
     recording = Recording(_header(first))
     count = 1
     try:
@@ -108,9 +96,9 @@ def read_recording(lines: Iterable[str]) -> Recording:
             if entry is not None:
                 recording.entries.append(entry)
         else:
-            recording.cut = RecordingCutError(f"the recording was cut off after line {count}")
+            recording.cut = f"the recording was cut off after line {count}"
     except (ValueError, EOFError, OSError) as error:  # EOFError, OSError: a compressed file that was cut off
-        recording.cut = RecordingCutError(f"the recording was cut off at line {count + 1}: {error}")
+        recording.cut = f"the recording was cut off at line {count + 1}: {error}"
     # Acknowledgements are written when they are noticed, with the time at which they happened.
     recording.entries.sort(key=lambda entry: entry.t)
     return recording
@@ -121,9 +109,9 @@ def _header(line: str) -> Header:
         found = json.loads(line)
         version = found[_SIGN]
     except (ValueError, KeyError, TypeError):
-        raise NotARecordingError("the first line is not the header of a recording") from None
+        raise RecordingError("the first line is not the header of a recording") from None
     if version != VERSION:
-        raise RecordingVersionError(f"the recording has version {version}, this program reads version {VERSION}")
+        raise RecordingError(f"the recording has version {version}, this program reads version {VERSION}")
     known = {one.name for one in fields(Header)}
     try:
         header = Header(**{name: value for name, value in found.items() if name in known})
@@ -136,7 +124,7 @@ def _header(line: str) -> Header:
             steps=steps,
         )
     except (TypeError, ValueError) as error:
-        raise NotARecordingError(f"the header is not complete: {error}") from None
+        raise RecordingError(f"the header is not complete: {error}") from None
 
 
 def _entry(line: str) -> Entry | None:

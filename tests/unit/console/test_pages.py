@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from paceline.console.lens import Frame, frame_at
-from paceline.console.recording import Recording, RecordingCutError
+from paceline.console.recording import Recording
 from paceline.console.service.access import SECURITY_HEADERS, Access
 from paceline.console.service.pages import Pages
 from paceline.console.service.source import ReplaySource
@@ -115,7 +115,7 @@ def test_the_verdict_is_only_where_it_is_asked_for(browser: TestClient) -> None:
 
 
 def test_a_recording_that_was_cut_off_says_so_on_every_page(recording: Recording) -> None:
-    recording.cut = RecordingCutError("the recording was cut off after line 9")
+    recording.cut = "the recording was cut off after line 9"
     browser = Visitor(recording).enter()
     assert "cut off after line 9" in browser.get("/").text
     assert "cut off after line 9" in browser.get("/partition/t/0").text

@@ -63,7 +63,6 @@ class Pages:
         """``cluster`` gives the screens of a live cluster; without it there is only the lens."""
         self._source = source
         self._cluster = cluster
-        self._cache: OrderedDict[tuple[Any, ...], dict[str, str]] = OrderedDict()
         self._bodies: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -113,7 +112,7 @@ class Pages:
             about = self._about(timeline, t)
         moments = self._source.moments(topic_partition)
         if _wants_json(request):
-            return JSONResponse({**about, **frame.as_json(), "moments": [asdict(one) for one in moments]})
+            return JSONResponse({**about, **asdict(frame), "moments": [asdict(one) for one in moments]})
         marks = self._marks(frame)
         return self._page("lens.html", frame=frame, parts=self._drawn(frame), marks=marks, moments=moments, **about)
 
@@ -215,12 +214,9 @@ class Pages:
         return sorted({one.begin for one in frame.spans} | {t for t, _ in frame.faults} | {one.t for one in found})
 
     def _drawn(self, frame: Frame) -> dict[str, str]:
-        """Return the parts of the lens page; viewers that look at the same moment share them."""
-        key = (frame.topic, frame.partition, frame.t, self._source.version)
-        if (found := self._cache.get(key)) is not None:
-            return found
+        """Return the parts of the lens page."""
         link = _link_of(frame)
-        parts: dict[str, str] = {
+        return {
             "explain": self._render(
                 "findings.html", frame=frame, is_old=(frame.sample_age_ms or 0) > OLD_MS, live=self._source.is_live
             ),
@@ -234,10 +230,6 @@ class Pages:
             "requests-table": self._table([tables.requests_table(frame)]),
             "events-table": self._table([tables.events_table(frame)]),
         }
-        self._cache[key] = parts
-        while len(self._cache) > _CACHED:
-            self._cache.popitem(last=False)
-        return parts
 
     def _table(self, given: Iterable[tables.Table]) -> Markup:
         return self._render("table.html", tables=list(given))

@@ -31,7 +31,7 @@ class ReplaySource:
     def __init__(self, recording: Recording) -> None:
         self._timeline = Timeline(recording.header, recording.entries)
         self._moments: dict[TopicPartition, tuple[Moment, ...]] = {}
-        self.trouble = str(recording.cut or "")
+        self.trouble = recording.cut or ""
 
     @contextmanager
     def timeline(self) -> Iterator[Timeline]:
