@@ -69,8 +69,6 @@ class Node:
     client_address: str
     external_address: str
     process: subprocess.Popen[bytes] | None = None
-    starts: int = 0
-    paused: bool = False
 
     @property
     def name(self) -> str:
@@ -229,19 +227,16 @@ class LocalCluster:
         assert node.process is not None
         node.process.kill()
         node.process.wait(timeout=60)
-        node.paused = False
 
     def pause(self, node: Node) -> None:
         """Send SIGSTOP."""
         assert node.process is not None
         node.process.send_signal(signal.SIGSTOP)
-        node.paused = True
 
     def resume(self, node: Node) -> None:
         """Send SIGCONT."""
         assert node.process is not None
         node.process.send_signal(signal.SIGCONT)
-        node.paused = False
 
     def terminate(self, node: Node, timeout_s: float = STOP_SECONDS) -> int:
         """Ask the process to stop and return its exit code.
@@ -250,14 +245,13 @@ class LocalCluster:
             LocalClusterError: it did not stop in time and was killed.
         """
         assert node.process is not None
-        if node.paused:
-            self.resume(node)
+        self.resume(node)
         node.process.terminate()
         try:
             return node.process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             self.kill(node)
-            raise LocalClusterError(f"{node.name} did not stop within {timeout_s:g} s\n{log_tail(node)}") from None
+            raise LocalClusterError(f"{node.name} did not stop within {timeout_s:g} s\n{tail(node.log_path)}") from None
 
     def restart(self, node: Node, timeout_s: float = 120.0, wait: bool = True) -> None:
         """Start a stopped process again, with the same ports and data."""
@@ -307,7 +301,7 @@ class LocalCluster:
             while time.monotonic() < deadline:
                 if not node.running:
                     code = node.process.returncode if node.process else None
-                    raise LocalClusterError(f"{node.name} ended with exit code {code}\n{log_tail(node)}")
+                    raise LocalClusterError(f"{node.name} ended with exit code {code}\n{tail(node.log_path)}")
                 try:
                     last = why_not(channel)
                     if not last:
@@ -315,7 +309,7 @@ class LocalCluster:
                 except grpc.RpcError as error:
                     last = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
                 time.sleep(0.05)
-        raise LocalClusterError(f"{node.name} {what} within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
+        raise LocalClusterError(f"{node.name} {what} within {timeout_s:.0f} s ({last})\n{tail(node.log_path)}")
 
     def start_console(self, timeout_s: float = 60.0) -> str:
         """Start `paceline console`, on its documented port if that is free, and return the address to open.
@@ -394,8 +388,7 @@ class LocalCluster:
             nodes = [node for node in self.nodes.values() if node.kind == kind and node.running]
             for node in nodes:
                 assert node.process is not None
-                if node.paused:
-                    self.resume(node)
+                self.resume(node)
                 node.process.send_signal(signal.SIGKILL if force else signal.SIGTERM)
             deadline = time.monotonic() + STOP_SECONDS
             for node in nodes:
@@ -506,8 +499,6 @@ class LocalCluster:
         self.nodes[node.name] = node
 
     def _spawn(self, node: Node) -> None:
-        node.starts += 1
-        node.paused = False
         node.process = _SPAWNER.submit(launch, self.command_of(node), node.log_path).result()
         self._write_state()
 
@@ -546,11 +537,6 @@ def _tls_state(files: TlsFiles | None) -> dict[str, str] | None:
     if files is None:
         return None
     return {"ca": str(files.ca), "certificate": str(files.certificate), "key": str(files.key)}
-
-
-def log_tail(node: Node) -> str:
-    """Return the last lines of a process's log, indented."""
-    return tail(node.log_path)
 
 
 def remove(directory: Path) -> None:
