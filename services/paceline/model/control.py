@@ -26,6 +26,11 @@ class Endpoint:
         return address_of(self.host, self.port)
 
 
+def control_endpoint(endpoints: tuple[Endpoint, ...]) -> Endpoint | None:
+    """Return the CONTROL address of a process, None when it has not published this address."""
+    return next((endpoint for endpoint in endpoints if endpoint.listener == "CONTROL"), None)
+
+
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
     """One registered broker."""

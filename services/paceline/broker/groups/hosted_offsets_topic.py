@@ -8,7 +8,7 @@ from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
-from paceline.model.control import InternalTopic
+from paceline.model.control import InternalTopic, control_endpoint
 from paceline.model.errors import (
     LogDirFullError,
     NotLeaderOrFollowerError,
@@ -21,7 +21,6 @@ from paceline.replication.purgatory import Cancel
 
 LOG = logging.getLogger("paceline.broker.groups")
 
-CONTROL_LISTENER: Final = "CONTROL"
 _CREATE_TIMEOUT_MS: Final = 10_000
 
 
@@ -120,7 +119,7 @@ class HostedOffsetsTopic:
     def create(self) -> None:
         """Ask the controller to create the topic, unless a request is in flight or too few brokers live (KIP-115)."""
         config, snapshot = self._config, self._hosted.metadata.snapshot
-        controller = next((one for one in snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None)
+        controller = control_endpoint(snapshot.controller_endpoints)
         if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:
             return
         self._creating = True

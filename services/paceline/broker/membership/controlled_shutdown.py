@@ -5,7 +5,6 @@ Source: docs/protocol/controller.md#controlled-shutdown; Kafka 2.8 KafkaServer.c
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.membership.contact import ClusterContact
@@ -13,12 +12,10 @@ from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import GetData, ZkCode, ZooKeeper
 from paceline.coordination.recipes import expect
-from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint
+from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, control_endpoint
 from paceline.model.errors import ErrorCode
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
-
-CONTROL_LISTENER: Final = "CONTROL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,7 @@ def find_controller() -> Flow[FoundController]:
     if registration.stat is None:
         return FoundController(is_named=True)
     endpoints = znodes.decode_controller_registration(path, registration.data, controller_id).endpoints
-    endpoint = next((endpoint for endpoint in endpoints if endpoint.listener == CONTROL_LISTENER), None)
-    return FoundController(is_named=True, endpoint=endpoint)
+    return FoundController(is_named=True, endpoint=control_endpoint(endpoints))
 
 
 @dataclass(slots=True, eq=False)

@@ -9,11 +9,11 @@ from typing import Final
 
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.membership.contact import ClusterContact
-from paceline.broker.membership.controlled_shutdown import CONTROL_LISTENER, FoundController, find_controller
+from paceline.broker.membership.controlled_shutdown import FoundController, find_controller
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
-from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, Endpoint
+from paceline.model.control import BrokerHeartbeatRequest, BrokerHeartbeatResponse, Endpoint, control_endpoint
 from paceline.model.errors import ErrorCode
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
@@ -101,9 +101,7 @@ class ControllerHeartbeats:
             self._ask_zookeeper = False
         if self._contact.broker_epoch < 0:
             return
-        known = next(
-            (one for one in self._metadata.snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None
-        )
+        known = control_endpoint(self._metadata.snapshot.controller_endpoints)
         if known is not None and not self._ask_zookeeper:
             self._send(attempt, known)
             return

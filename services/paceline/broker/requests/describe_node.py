@@ -5,6 +5,7 @@ from paceline.broker.membership.heartbeats import ControllerHeartbeats
 from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.requests.log_dirs import log_dir_spaces
 from paceline.log.log_manager import LogManager
+from paceline.model.control import control_endpoint
 from paceline.model.node_description import NodeDirectory, NodePeer
 
 
@@ -36,7 +37,7 @@ def peers_of(
         known = leaders.get(leader)
         if known is None or peer.unanswered_ms > known.unanswered_ms:
             leaders[leader] = peer
-    controller = next((one for one in snapshot.controller_endpoints if one.listener == "CONTROL"), None)
+    controller = control_endpoint(snapshot.controller_endpoints)
     answered_ms = heartbeats.answered_ms
     active = NodePeer(
         "controller",
