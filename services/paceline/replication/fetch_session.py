@@ -54,7 +54,7 @@ class FetchSession:
     """Partitions that changed since the last response, in the order of their first change."""
     read_each_time: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
-    waiting: Callable[[], None] | None = None
+    waiting: Callable[[], object] | None = None
     """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
     unchecked_changes: dict[TopicPartition, int] = field(default_factory=dict)
     """Changes since the waiting fetch last checked, as bits of `PartitionChange`."""

@@ -84,10 +84,6 @@ class DelayedSessionFetch(DelayedOperation):
         self._offers = offers
         self._byte_count = sum(offers.values())
 
-    def check_marked(self) -> None:
-        """Complete the fetch if the marked partitions have enough data; called after each batch of changes."""
-        self.try_complete()
-
     def advance(self) -> bool:
         """Whether the checked partitions have enough bytes, or a response is required."""
         session = self._run.session

@@ -184,7 +184,7 @@ class FetchHandler:
         )
         session.take_unchecked_changes()
         waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
-        session.waiting = waiting.check_marked
+        session.waiting = waiting.try_complete
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
     def hold_if_expected(self, run: FetchRun) -> bool:
