@@ -462,7 +462,4 @@ def error_for(code: ErrorCode | int, message: str = "") -> PacelineError:
         known = ErrorCode(code)
     except ValueError:
         return UnknownServerError(message or f"error code {code}")
-    cls = ERROR_CLASSES.get(known, UnknownServerError)
-    if cls is OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(message or known.name)
-    return cls(message or known.name)
+    return ERROR_CLASSES.get(known, UnknownServerError)(message or known.name)
