@@ -110,20 +110,20 @@ class ControllerElection:
             if owner is not None:
                 return owner
             epoch, version = yield from self._read_epoch()
-            term = Term(epoch + 1, version + 1)
             (response,) = yield from send([self._election(epoch, version)])
             if response.ok:
-                stat = response.results[1].stat
-                return term if stat is None else Term(epoch + 1, stat.version)
+                stat = response.results[-1].stat
+                return Term(epoch + 1, version + 1 if stat is None else stat.version)
             won = yield from self._read_back(epoch + 1)
             if won is not None:
                 return won
         raise UnexpectedResponseError(first_failure(response)[1], f"create {znodes.CONTROLLER}")
 
-    def _election(self, epoch: int, version: int) -> Multi:
+    def _election(self, epoch: int, version: int, *before: Delete) -> Multi:
         active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
         return Multi(
             (
+                *before,
                 Create(znodes.CONTROLLER, znodes.encode_active_controller(active), ephemeral=True),
                 SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
             )
@@ -140,17 +140,9 @@ class ControllerElection:
         owner = yield from self.read_owner()
         if epoch != controller_epoch or owner is None or owner.controller_id != controller_id:
             return None
-        active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
-        multi = Multi(
-            (
-                Delete(znodes.CONTROLLER),
-                Create(znodes.CONTROLLER, znodes.encode_active_controller(active), ephemeral=True),
-                SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch + 1), version),
-            )
-        )
-        (response,) = yield from send([multi])
+        (response,) = yield from send([self._election(epoch, version, Delete(znodes.CONTROLLER))])
         if response.ok:
-            stat = response.results[2].stat
+            stat = response.results[-1].stat
             return Term(epoch + 1, version + 1 if stat is None else stat.version)
         return (yield from self._read_back(epoch + 1))
 
