@@ -191,7 +191,10 @@ def member(
         "g", instance_id, "c", "", 60_000, 20_000, max_poll_interval_ms, True, 5_000, assignors_of([assignor])
     )
     subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+        is_empty=False,
+        topics=frozenset({"t"}),
+        refresh=lambda at_once=False: False,
+        metadata=SimpleNamespace(cluster=SimpleNamespace(version=0)),
     )
     return GroupMembership(settings, group, subscription, partitions or Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
 
@@ -288,20 +291,19 @@ def leader(group: LedGroup, subscription: Any) -> GroupMembership:
 
 def test_a_leader_assigns_new_partitions_that_the_broker_it_asks_does_not_know_yet() -> None:
     """The counts are compared again only after the next change of the metadata, which may be hours away."""
+    cluster = SimpleNamespace(version=1, partition_count=lambda topic: {"t": 3}[topic])
     subscription: Any = SimpleNamespace(
         is_empty=False,
-        version=1,
         topics=frozenset({"t"}),
         refresh=lambda at_once=False: False,
-        known_count=lambda topic: {"t": 3}[topic],
         partition_counts=lambda _topics: {"t": 1},
-        watch=lambda _topics: None,
+        metadata=SimpleNamespace(cluster=cluster, want=lambda _topics: None),
     )
     group = LedGroup()
     membership = leader(group, subscription)
     membership.poll(time.monotonic() + 60)
     assert group.assigned == [0, 1, 2]
-    subscription.version = 2
+    cluster.version = 2
     membership.poll(time.monotonic() + 60)
     assert not membership.wants_poll, "the counts have not changed"
 
@@ -311,14 +313,13 @@ def test_a_leader_looks_for_new_partitions_of_all_members_although_it_keeps_the_
     skip_assignment: bool,
 ) -> None:
     counts, watched = {"t": 1, "u": 1}, set[str]()
+    cluster = SimpleNamespace(version=1, partition_count=lambda topic: counts[topic] if topic in watched else 0)
     subscription: Any = SimpleNamespace(
         is_empty=False,
-        version=1,
         topics=frozenset({"t"}),
         refresh=lambda at_once=False: False,
-        known_count=lambda topic: counts[topic] if topic in watched else 0,
         partition_counts=lambda topics: {topic: counts[topic] for topic in topics},
-        watch=watched.update,
+        metadata=SimpleNamespace(cluster=cluster, want=watched.update),
     )
     group = LedGroup(skip_assignment, others=["u"])
     membership = leader(group, subscription)
@@ -326,7 +327,7 @@ def test_a_leader_looks_for_new_partitions_of_all_members_although_it_keeps_the_
     assert group.assigned == ([] if skip_assignment else [0])
     membership.poll(time.monotonic() + 60)
     assert group.joins == 1
-    counts["u"], subscription.version = 2, 2
+    counts["u"], cluster.version = 2, 2
     membership.poll(time.monotonic() + 60)
     assert group.joins == 2
 

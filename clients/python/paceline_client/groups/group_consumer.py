@@ -3,8 +3,8 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from paceline.model.errors import InvalidRequestError, PacelineError
 from paceline.model.identifiers import TopicPartition
@@ -24,16 +24,6 @@ LOG = logging.getLogger("paceline.client")
 _FETCH_MS: Final = 5_000
 
 
-class GroupedPartitions(AssignedPartitions, Protocol):
-    """The part of the consumer that the group uses."""
-
-    def awaiting_committed(self) -> list[TopicPartition]:
-        """Return partitions whose committed offset has not been fetched yet."""
-
-    def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Start at the committed offsets; without a committed offset, apply ``auto_offset_reset``."""
-
-
 class ConsumerGroup:
     """The group membership of a consumer. Call its methods on the polling thread; heartbeats have their own thread."""
 
@@ -42,7 +32,7 @@ class ConsumerGroup:
         settings: GroupSettings,
         metadata: MetadataRefresher,
         channels: ChannelCache,
-        host: GroupedPartitions,
+        host: AssignedPartitions,
         on_news: Callable[[], None],
         metadata_max_age_ms: int,
     ) -> None:
@@ -51,22 +41,12 @@ class ConsumerGroup:
         self._on_news = on_news
         self._coordinator = GroupCoordinator(settings.group_id, metadata, channels)
         self._subscription = GroupSubscription(metadata, channels, metadata_max_age_ms)
-        self._membership = GroupMembership(
+        self.membership = GroupMembership(
             settings, self._coordinator, self._subscription, host, self.commit_sync, on_news
         )
-        self._committer = Committer(self._coordinator, self._membership.commit_request, on_news)
+        self._committer = Committer(self._coordinator, self.membership.commit_request, on_news)
         self._heartbeats: Heartbeats | None = None
         self._next_commit = 0.0
-
-    @property
-    def member_id(self) -> str:
-        """Member id assigned by the coordinator; empty before the first join."""
-        return self._membership.member_id
-
-    @property
-    def generation(self) -> int:
-        """Current generation, -1 when not a member."""
-        return self._membership.generation
 
     @property
     def is_subscribed(self) -> bool:
@@ -76,7 +56,7 @@ class ConsumerGroup:
     @property
     def wants_poll(self) -> bool:
         """Whether the polling thread has group work to do."""
-        return self._committer.has_ended or (self.is_subscribed and self._membership.wants_poll)
+        return self._committer.has_ended or (self.is_subscribed and self.membership.wants_poll)
 
     # Subscribing
 
@@ -91,15 +71,15 @@ class ConsumerGroup:
                 self._subscription.set_topics(topics)
         except re.error as error:
             raise InvalidRequestError(f"the pattern {pattern!r} is not a regular expression: {error}") from None
-        self._membership.listener = listener
-        self._membership.rejoin()
+        self.membership.listener = listener
+        self.membership.rejoin()
         if self._heartbeats is None:
-            self._heartbeats = Heartbeats(self._membership, f"{self._settings.client_id}-heartbeat")
+            self._heartbeats = Heartbeats(self.membership, f"{self._settings.client_id}-heartbeat")
 
     def unsubscribe(self, timeout_ms: float) -> None:
         """Leave the group."""
         if self.is_subscribed:
-            self._membership.leave(timeout_ms)
+            self.membership.leave(timeout_ms)
             self._subscription.set_topics(())
 
     # Polling
@@ -112,7 +92,7 @@ class ConsumerGroup:
         """
         self._committer.call_back()
         if self.is_subscribed:
-            self._membership.poll(deadline)
+            self.membership.poll(deadline)
         self.begin_at_committed(deadline)
         self._commit_when_due()
 
@@ -134,7 +114,7 @@ class ConsumerGroup:
         if not settings.enable_auto_commit or now < self._next_commit or self._committer.is_busy:
             return
         self._next_commit = now + settings.auto_commit_interval_ms / 1000
-        if self.is_subscribed and self.generation < 0:
+        if self.is_subscribed and self.membership.generation < 0:
             return
         offsets = self._host.consumed()
         if offsets:
@@ -170,7 +150,7 @@ class ConsumerGroup:
         """Commit if automatic commits are enabled, leave the group and stop the heartbeats."""
         try:
             if self.is_subscribed:
-                self._membership.leave(timeout_ms)
+                self.membership.leave(timeout_ms)
             elif self._settings.enable_auto_commit:
                 self.commit_sync(None, timeout_ms)
         except PacelineError as error:

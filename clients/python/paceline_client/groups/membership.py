@@ -12,7 +12,7 @@ Source: Kafka's AbstractCoordinator and ConsumerCoordinator, KIP-429 (cooperativ
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -39,7 +39,7 @@ from paceline_client.errors import CommitFailedError
 from paceline_client.groups.committed import LOST, commit_request
 from paceline_client.groups.coordinator import GroupCoordinator
 from paceline_client.groups.subscriptions import GroupSubscription
-from paceline_client.groups.values import GroupSettings, Offsets, RebalanceListener
+from paceline_client.groups.values import GroupSettings, OffsetAndMetadata, Offsets, RebalanceListener
 
 LOG = logging.getLogger("paceline.client")
 
@@ -87,7 +87,7 @@ class _ListenerError(Exception):
 
 
 class AssignedPartitions(Protocol):
-    """The part of the consumer that the membership uses."""
+    """The part of the consumer that its group uses."""
 
     def assignment(self) -> list[TopicPartition]:
         """Return the assigned partitions."""
@@ -97,6 +97,12 @@ class AssignedPartitions(Protocol):
 
     def consumed(self) -> Offsets:
         """Return the positions after the records returned by `poll`."""
+
+    def awaiting_committed(self) -> list[TopicPartition]:
+        """Return partitions whose committed offset has not been fetched yet."""
+
+    def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Start at the committed offsets; without a committed offset, apply ``auto_offset_reset``."""
 
 
 class GroupMembership:
@@ -211,12 +217,13 @@ class GroupMembership:
 
     def _check_metadata(self) -> None:
         """Join again when the topics of the pattern, or for the leader their partition counts, have changed."""
-        version = self.subscription.version
+        cluster = self.subscription.metadata.cluster
+        version = cluster.version
         if self.subscription.refresh():
             self.rejoin()
         if version != self._watched_version:
             self._watched_version = version
-            if any(self.subscription.known_count(topic) not in (0, count) for topic, count in self._counts.items()):
+            if any(cluster.partition_count(topic) not in (0, count) for topic, count in self._counts.items()):
                 LOG.info("partition counts changed, joining again: group=%s", self.settings.group_id)
                 self.rejoin()
 
@@ -392,10 +399,11 @@ class GroupMembership:
     def _count_partitions(self, answer: JoinGroupResponse) -> dict[str, int]:
         """Return the partition counts of all members' topics that exist, and watch the counts for changes."""
         topics = {topic for member in answer.members for topic in member.subscription.topics}
-        self.subscription.watch(topics)
+        metadata = self.subscription.metadata
+        metadata.want(topics)  # this member may not subscribe to all of them itself
         answered = self.subscription.partition_counts(topics) if topics else {}
         # The broker that answered may not know partitions yet that this client has learned of from another broker.
-        counts = {topic: max(count, self.subscription.known_count(topic)) for topic, count in answered.items()}
+        counts = {topic: max(count, metadata.cluster.partition_count(topic)) for topic, count in answered.items()}
         self._counts = {topic: counts.get(topic, 0) for topic in topics}
         return counts
 

@@ -80,12 +80,12 @@ class GroupPartitions:
     @property
     def member_id(self) -> str:
         """Member id of this consumer; empty before the first join."""
-        return "" if self._group is None else self._group.member_id
+        return "" if self._group is None else self._group.membership.member_id
 
     @property
     def generation(self) -> int:
         """Current generation of the group, -1 while this consumer is not a member."""
-        return -1 if self._group is None else self._group.generation
+        return -1 if self._group is None else self._group.membership.generation
 
     def _with_group(self) -> ConsumerGroup:
         if self._closed:

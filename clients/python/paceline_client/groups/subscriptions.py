@@ -27,7 +27,7 @@ class GroupSubscription:
     """Topic names, or a pattern that is matched against the cluster's topics periodically."""
 
     def __init__(self, metadata: MetadataRefresher, channels: ChannelCache, refresh_ms: int) -> None:
-        self._metadata = metadata
+        self.metadata = metadata
         self._channels = channels
         self._refresh_ms = refresh_ms
         self._pattern: re.Pattern[str] | None = None
@@ -49,19 +49,6 @@ class GroupSubscription:
     def is_empty(self) -> bool:
         """Whether there is no subscription; a pattern without matches is a subscription."""
         return not self.topics and self._pattern is None
-
-    @property
-    def version(self) -> int:
-        """Version of the metadata, which increases with every change."""
-        return self._metadata.cluster.version
-
-    def known_count(self, topic: str) -> int:
-        """Return the cached number of partitions of a topic, 0 when it is not cached."""
-        return self._metadata.cluster.partition_count(topic)
-
-    def watch(self, topics: Iterable[str]) -> None:
-        """Include these topics in every refresh of the metadata: the leader may not subscribe to all of them itself."""
-        self._metadata.want(topics)
 
     def refresh(self, at_once: bool = False) -> bool:
         """Match the pattern again when it is due; return whether the topics have changed."""
@@ -91,7 +78,7 @@ class GroupSubscription:
         found: dict[str, int] | None = None
         cause: Exception | str = "no answer"
         try:
-            brokers = self._metadata.wait_for_brokers(_ONE_CALL_S)
+            brokers = self.metadata.wait_for_brokers(_ONE_CALL_S)
         except BootstrapError as error:
             raise BrokerNotAvailableError(str(error)) from error
         for broker in brokers:
