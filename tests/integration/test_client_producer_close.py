@@ -15,7 +15,8 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
 )
-from paceline_client import BufferExhaustedError, Consumer, Producer, ProducerClosedError, RecordMetadata
+from paceline.model.identifiers import TopicPartition
+from paceline_client import BufferExhaustedError, Connections, Consumer, Producer, ProducerClosedError, RecordMetadata
 from tests.integration.client_clusters import producer_cluster
 from tests.integration.fake_cluster import ALWAYS, FakeCluster, wait_for
 
@@ -83,6 +84,22 @@ def test_close_does_not_wait_for_a_broker_that_hangs(
     go_on.set()
     assert took_s < 20
     assert not client._metadata._thread.is_alive()
+
+
+def test_close_leaves_a_call_on_shared_connections_to_its_timeout(cluster: FakeCluster) -> None:
+    with Connections(cluster.bootstrap) as connections:
+        producer, consumer = Producer(connections), Consumer(connections)
+        assert producer.partitions_for("one") == consumer.partitions_for("one") == 1
+        with cluster.lock:  # no broker answers InitProducerId and ListOffsets
+            producer.send("one", b"a")
+            consumer.assign([("one", 0)])
+            with pytest.raises(RequestTimedOutError):
+                consumer.position(TopicPartition("one", 0), timeout_ms=300)
+            begin = time.monotonic()
+            producer.close(timeout_s=0)
+            consumer.close()
+            assert time.monotonic() - begin < 2
+        assert not producer._sender.thread.is_alive() and not consumer._fetcher.thread.is_alive()
 
 
 def test_flush_ends_at_its_timeout(cluster: FakeCluster) -> None:

@@ -141,7 +141,6 @@ class Fetcher:
         with self._lock:
             self._stopped = True
             calls = [each.call for each in self._outstanding.values() if each.call is not None]
-            calls.extend(self._positions.under_way())
             self._woken = True
             self._wake.notify()
         for call in calls:

@@ -43,11 +43,6 @@ class PositionLookup:
         self._on_news = on_news
         self._asked: set[TopicPartition] = set()
         """Partitions with a lookup in flight."""
-        self._calls: set[Any] = set()
-
-    def under_way(self) -> list[Any]:
-        """Return the calls in flight, so that the caller can cancel them."""
-        return list(self._calls)
 
     def look_up(self, now_ms: int) -> int:
         """Send the lookups of partitions without a position; return the time until the next check, in ms."""
@@ -89,11 +84,9 @@ class PositionLookup:
         call = LogServiceStub(self._channels.get(leader.address)).ListOffsets.future(
             ListOffsetsRequest(partitions=queries), timeout=_TIMEOUT_S
         )
-        self._calls.add(call)
         call.add_done_callback(lambda done: self._post(lambda: self._take_ends(leader, asked, done)))
 
     def _take_ends(self, leader: Broker, asked: dict[TopicPartition, tuple[int, str]], call: Any) -> None:
-        self._calls.discard(call)
         self._asked.difference_update(asked)
         failure = None if call.cancelled() else call.exception()
         if call.cancelled() or failure is not None:

@@ -36,7 +36,6 @@ class ProducerIds:
         self._metadata = metadata
         self._channels = channels
         self._post = post
-        self._calls: set[Any] = set()
         self._asking = False
         self.ask_again_ms = 0
         """Time of the next request, after a failed request."""
@@ -44,10 +43,6 @@ class ProducerIds:
         self._failures = 0
         """Number of failures since the last id."""
         self._rng = random.Random()
-
-    def under_way(self) -> list[Any]:
-        """Return the calls in flight, so that the caller can cancel them."""
-        return list(self._calls)
 
     def ask(self, now_ms: int) -> None:
         """Send a request to the next broker unless a request is in flight or the back-off has not ended."""
@@ -64,11 +59,9 @@ class ProducerIds:
         call = LogServiceStub(self._channels.get(broker.address)).InitProducerId.future(
             InitProducerIdRequest(), timeout=_TIMEOUT_S
         )
-        self._calls.add(call)
         call.add_done_callback(lambda done: self._post(lambda: self._take(broker, done)))
 
     def _take(self, broker: Broker, call: Any) -> None:
-        self._calls.discard(call)
         self._asking = False
         failure = None if call.cancelled() else call.exception()
         if call.cancelled() or failure is not None:

@@ -138,10 +138,7 @@ class Sender:
             self._stopped = True
             self._woken = True
             self._wake.notify()
-            calls = self._producer_ids.under_way()
         self._threads.close()
-        for call in calls:
-            call.cancel()
         self._streams.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
