@@ -10,7 +10,7 @@ from paceline.controller.election.controller_election import ControllerElection,
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.flow import Flow, FlowRun
-from paceline.coordination.interface import Create, Exists, GetChildren, GetData, Multi
+from paceline.coordination.interface import Create, Exists, GetChildren, GetData, Multi, SetData
 from paceline.coordination.isr_write import Conflict, JoinerEpochStale, Written, write_isr
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import (
@@ -74,6 +74,27 @@ def run_and_lose_reply(backend: Backend, client: Client, flow: Flow[Any], path: 
     return outcome[0]
 
 
+def rest_from(backend: Backend, client: Client, flow: Flow[Any], kind: type[Multi | SetData]) -> Flow[Any]:
+    """Run a flow up to its first request of this kind; return the rest of the flow, which begins with this request.
+
+    A flow needs the replies to its reads, so only the rest can run while replies are held back.
+    """
+    step = next(flow)
+    while not any(isinstance(request, kind) for request in step.requests):  # type: ignore[union-attr]
+        step = flow.send(backend.ask(client, *step.requests))  # type: ignore[union-attr]
+
+    def rest() -> Flow[Any]:
+        responses = yield step
+        try:
+            while True:
+                following = flow.send(responses)
+                responses = yield following
+        except StopIteration as stop:
+            return stop.value
+
+    return rest()
+
+
 def broker(broker_id: int) -> znodes.BrokerRegistration:
     return znodes.BrokerRegistration(broker_id, (Endpoint("CLIENT", "h", 9092),), 1)
 
@@ -110,22 +131,8 @@ def test_of_two_candidates_one_wins_and_the_watch_of_the_other_fires_when_it_lea
 def test_an_election_whose_reply_is_lost_is_won(backend: Backend) -> None:
     client = backend.client()
     backend.ask(client, Create("/controller_epoch", b"6"))
-    flow = election(backend, client, 1_000_000)
-    # The flow needs the replies to its reads, so only the multi is sent while replies are held back.
-    step = next(flow)
-    while not any(isinstance(request, Multi) for request in step.requests):  # type: ignore[union-attr]
-        step = flow.send(backend.ask(client, *step.requests))  # type: ignore[union-attr]
-
-    def rest() -> Flow[Any]:
-        responses = yield step
-        try:
-            while True:
-                following = flow.send(responses)
-                responses = yield following
-        except StopIteration as stop:
-            return stop.value
-
-    assert run_and_lose_reply(backend, client, rest(), "/controller", 0) == Term(7, 1)
+    rest = rest_from(backend, client, election(backend, client, 1_000_000), Multi)
+    assert run_and_lose_reply(backend, client, rest, "/controller", 0) == Term(7, 1)
 
 
 def test_an_isr_write_whose_reply_is_lost_counts_as_written(backend: Backend) -> None:
@@ -134,7 +141,8 @@ def test_an_isr_write_whose_reply_is_lost_counts_as_written(backend: Backend) ->
     run(backend, client, ensure_paths([znodes.partition_path(TP)]))
     backend.ask(client, Create(STATE, znodes.encode_partition_state(state)))
     shrunk = LeaderAndIsr(1, 3, (1,), 0, 7)
-    assert run_and_lose_reply(backend, client, write_isr(TP, shrunk, extra={}), STATE, 1) == Written(1)
+    rest = rest_from(backend, client, write_isr(TP, shrunk), SetData)
+    assert run_and_lose_reply(backend, client, rest, STATE, 1) == Written(1)
     assert run(backend, client, write_isr(TP, LeaderAndIsr(1, 3, (2,), 0, 7))) == Conflict(
         LeaderAndIsr(1, 3, (1,), 1, 7)
     )

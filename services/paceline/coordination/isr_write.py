@@ -21,7 +21,6 @@ from paceline.coordination.interface import (
 )
 from paceline.coordination.isr_history import next_extra
 from paceline.coordination.recipes import expect
-from paceline.coordination.znodes.json_codec import JsonValue
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 
@@ -55,17 +54,16 @@ def write_isr(
     topic_partition: TopicPartition,
     desired: LeaderAndIsr,
     joiners: Mapping[int, int] | None = None,
-    extra: Mapping[str, JsonValue] | None = None,
 ) -> Flow[IsrWriteResult]:
     """Write a leader's ISR on condition of the state's version and the joiners' broker epochs.
+
+    Keys of the state outside Kafka's schema are read first; those of the ISR's history (`isr_history`) are updated.
 
     Args:
         topic_partition: the partition led.
         desired: leader, leader epoch and controller epoch from the LeaderAndIsr request, the new ISR, and in
             ``zk_version`` the expected version.
         joiners: brokers that join the ISR, with the broker epoch of their fetch.
-        extra: keys of the state outside Kafka's schema, written unchanged; None reads them first and updates the
-            history of the ISR (`isr_history`).
 
     A joiner that restarts between its fetch and this write is detected: every registration raises the version of the
     broker's ``/broker_epochs`` node. That version is read *before* the czxid of the registration is compared, and it is
@@ -73,20 +71,19 @@ def write_isr(
     """
     path = znodes.partition_state_path(topic_partition)
     expected = sorted((joiners or {}).items())
-    reads: list[Request] = [] if extra is not None else [GetData(path)]
+    reads: list[Request] = [GetData(path)]
     for broker_id, _ in expected:
         reads += [Exists(znodes.broker_epoch_path(broker_id)), Exists(znodes.broker_path(broker_id))]
     responses: list[Response] = yield Zk(reads)
     for request, response in zip(reads, responses, strict=True):
         expect(response, request.path, ZkCode.NO_NODE)  # type: ignore[union-attr]
-    if extra is None:
-        state, *responses = responses
-        if state.stat is None or state.stat.version < desired.zk_version:
-            state = yield from _read_caught_up(path, desired.zk_version)
-        found = _read_back(path, state, desired)
-        if not isinstance(found, znodes.PartitionState):
-            return found
-        extra = next_extra(found.extra, found.leader_and_isr.isr, desired.isr)
+    state, *responses = responses
+    if state.stat is None or state.stat.version < desired.zk_version:
+        state = yield from _read_caught_up(path, desired.zk_version)
+    found = _read_back(path, state, desired)
+    if not isinstance(found, znodes.PartitionState):
+        return found
+    extra = next_extra(found.extra, found.leader_and_isr.isr, desired.isr)
     checks, stale = _checks(expected, responses)
     if stale:
         return JoinerEpochStale(stale)

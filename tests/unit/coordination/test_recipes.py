@@ -269,7 +269,7 @@ def test_an_isr_write_whose_reply_was_lost_counts_as_written(world: World) -> No
     node = world.node()
     state = prepare_state(node)
     node.link.lose_next_reply(to=lambda request: isinstance(request, SetData))
-    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Written(1)
+    assert node.run(write_isr(TP, wanted(state, 1))) == Written(1)
     assert world.version(STATE) == 1
 
 
@@ -279,10 +279,25 @@ def test_an_isr_write_against_a_newer_state_returns_that_state_as_conflict(world
     newer = LeaderAndIsr(2, 4, (2,), 1, 8)
     node.ask(SetData(STATE, znodes.encode_partition_state(newer)))
     assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(newer)
-    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(newer)
     node.ask(Delete(STATE))
     assert node.run(write_isr(TP, wanted(state, 1))) == Conflict(None)
-    assert node.run(write_isr(TP, wanted(state, 1), extra={})) == Conflict(None)
+
+
+@pytest.mark.parametrize("newer", [LeaderAndIsr(2, 4, (2,), 1, 8), None])
+def test_a_change_between_the_read_and_the_write_of_an_isr_is_a_conflict(
+    world: World, newer: LeaderAndIsr | None
+) -> None:
+    node = world.node()
+    flow = write_isr(TP, wanted(prepare_state(node), 1))
+    reads = node.ask(*next(flow).requests)  # type: ignore[union-attr]
+    node.ask(Delete(STATE) if newer is None else SetData(STATE, znodes.encode_partition_state(newer)))
+    step = flow.send(reads)
+    (response,) = node.ask(*step.requests)  # type: ignore[union-attr]
+    assert response.code is (ZkCode.NO_NODE if newer is None else ZkCode.BAD_VERSION)
+    step = flow.send([response])
+    with pytest.raises(StopIteration) as stop:
+        flow.send(node.ask(*step.requests))  # type: ignore[union-attr]
+    assert stop.value.value == Conflict(newer)
 
 
 @pytest.mark.parametrize("exists", [True, False])
