@@ -53,6 +53,8 @@ MAX_IN_FLIGHT = 1_000
 More would not be faster, and after a connection loss a request that still waits in this class was surely not applied.
 """
 
+_CLOSE_TIMEOUT_S = 2.0
+"""Longest time that `KazooZooKeeper.close` waits for the server to close the session."""
 _PROBE_PAUSE_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
 _FINDINGS_NEEDED = 2
@@ -89,7 +91,6 @@ class KazooZooKeeper:
         session_timeout_ms: requested session timeout; by default a server grants 2 to 20 of its ticks, and the granted
             timeout applies.
         post: runs a callback on the owner's thread; called from any thread, like ``loop.call_soon_threadsafe``.
-        close_timeout_ms: longest time that `close` waits for the server to close the session.
         on_data_lost: called once, on the owner's thread, when the ensemble refuses this client because it has lost data
             (docs/protocol/zookeeper.md#ensemble-that-lost-its-data), within seconds after the session is in doubt.
         security: TLS, SASL credentials and ACLs.
@@ -100,7 +101,6 @@ class KazooZooKeeper:
         hosts: str,
         session_timeout_ms: int,
         post: Callable[[Callable[[], None]], None],
-        close_timeout_ms: int = 2_000,
         on_data_lost: Callable[[Exception], None] = lambda error: None,
         security: ZooKeeperSecurity = NO_SECURITY,
     ) -> None:
@@ -111,7 +111,6 @@ class KazooZooKeeper:
         self._timeout_s = session_timeout_ms / 1000
         self._asked_ms = self._granted_ms = session_timeout_ms
         self._post = post
-        self._close_timeout_s = close_timeout_ms / 1000
         self._contact = Contact(self._timeout_s)
         self._client = KazooClient(
             hosts=servers,
@@ -215,7 +214,7 @@ class KazooZooKeeper:
             # kazoo waits for its connection thread without a time limit, so stop it on another thread.
             stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
             stopper.start()
-            stopper.join(self._close_timeout_s)
+            stopper.join(_CLOSE_TIMEOUT_S)
 
     def _hear_of_the_grant(self) -> None:
         """Wrap kazoo's connect method to learn the granted session timeout, which kazoo does not expose."""
