@@ -70,11 +70,6 @@ class LoadReport:
         """Bytes removed by recovery from all logs."""
         return sum(sum(directory.truncated_bytes.values()) for directory in self.directories)
 
-    @property
-    def quarantined(self) -> list[str]:
-        """Paths with unknown names, which were ignored."""
-        return [name for directory in self.directories for name in directory.quarantined]
-
     def is_unclean_restart(self, boot_id: str) -> bool:
         """Whether acknowledged records may be missing in a directory.
 

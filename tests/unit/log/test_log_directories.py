@@ -56,7 +56,7 @@ def test_directories_with_other_names_are_reported_and_not_changed() -> None:
     log = again.get(TP)
     assert log is not None and [one.topic_partition for one in again.all_logs()] == [TP]
     assert records_of(log) == records
-    assert sorted(report.quarantined) == sorted(
+    assert sorted(report.directories[0].quarantined) == sorted(
         [
             *(
                 f"{ROOT}/{name}"
@@ -114,7 +114,7 @@ def test_a_deleted_log_is_renamed_then_removed_and_a_new_one_starts_empty() -> N
     crash(files)
     again, report = manager(files, SMALL)
     log = again.get(TP)
-    assert log is not None and report.quarantined == []
+    assert log is not None and report.directories[0].quarantined == []
     assert [record.value for record in records_of(log)] == [b"new0", b"new1", b"new2"]
     assert (log.high_watermark, log.topic_id) == (0, "B" * 22)
     assert again.purge_deleted() == 1

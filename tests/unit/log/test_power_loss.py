@@ -189,7 +189,7 @@ def test_a_gap_is_reported_again_after_restarts_until_the_log_is_set_aside(is_cl
         else:
             disk.crash_process()
         first, report = load()
-        assert not report.is_unclean_restart("boot 1") and not report.quarantined
+        assert not report.is_unclean_restart("boot 1") and not report.directories[0].quarantined
         assert first.unexplained_gaps == {TP: described}
     first.set_log_aside(TP, DAMAGED)
     disk.crash_process()

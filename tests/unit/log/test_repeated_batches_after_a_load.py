@@ -48,7 +48,7 @@ class Broker:
 
     def start(self) -> None:
         self.manager, report = manager(self.files, self._config)
-        assert report.quarantined == []
+        assert report.directories[0].quarantined == []
 
     def restart(self) -> None:
         self.stop()
