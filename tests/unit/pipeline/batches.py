@@ -7,8 +7,8 @@ import google_crc32c
 import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from paceline.pipeline.decode.batch_index import FetchedSlice
-from paceline.pipeline.decode.records import decode
+from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
+from paceline.pipeline.decode.records import decode_index
 from paceline.pipeline.source.options import ALL_COLUMNS
 from tests.unit.pipeline.golden import Expected
 
@@ -67,7 +67,7 @@ def whole(data: bytes, start: int = 0, end: int = FOREVER) -> list[FetchedSlice]
 
 def decoded(data: bytes, start: int = 0, end: int = FOREVER) -> list[Expected]:
     """All records of the data through the decoder, every Arrow batch fully validated."""
-    return to_records(decode(data, whole(data, start, end), ALL_COLUMNS))
+    return to_records(decode_index(index_batches(data, whole(data, start, end)), ALL_COLUMNS))
 
 
 def to_records(batches: Iterable[pa.RecordBatch]) -> list[Expected]:

@@ -21,10 +21,8 @@ from paceline.log.record_batch import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TIM
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
 from paceline.pipeline.decode.batch_index import (
     BatchIndex,
-    FetchedSlice,
     check_crc,
     describe_batch,
-    index_batches,
 )
 from paceline.pipeline.decode.columns import arrow_schema
 from paceline.pipeline.decode.header_columns import decode_headers, no_headers
@@ -42,11 +40,6 @@ REPEATED_ROWS: Final = 1 << 16
 _MAX_TIMESTAMP_MS: Final = 1 << 53
 """Limit of a timestamp, so that its microseconds fit 64 bits."""
 _DATA_COLUMNS = frozenset({"key", "value", "headers"})
-
-
-def decode(buffer: bytes, slices: Sequence[FetchedSlice], columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted records of a fetched buffer; see `decode_index`."""
-    return decode_index(index_batches(buffer, slices), columns)
 
 
 def decode_index(index: BatchIndex, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:

@@ -90,12 +90,6 @@ def producer_of_this_process(options: WriteOptions, cluster: ClusterView, **more
         raise
 
 
-def close_producers() -> None:
-    """Close this process's producers; the next call opens new ones."""
-    while _producers:
-        _producers.popitem()[1].close(timeout_s=0.0)
-
-
 def size_limit(options: WriteOptions, topic: str, wanted: int = 0) -> int:
     """Return the size of the largest batch that a topic takes; one of at least ``wanted`` is kept for `LIMIT_VALID_S`.
 

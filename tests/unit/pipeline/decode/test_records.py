@@ -16,7 +16,7 @@ from paceline.model.errors import CorruptMessageError, MessageTooLargeError, Uns
 from paceline.pipeline.decode import records as decode_module
 from paceline.pipeline.decode.batch_index import FetchedSlice, index_batches
 from paceline.pipeline.decode.columns import arrow_schema
-from paceline.pipeline.decode.records import decode, decode_index
+from paceline.pipeline.decode.records import decode_index
 from paceline.pipeline.source.options import ALL_COLUMNS
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import decoded, encode, simple_records, to_records, whole, with_payload
@@ -194,7 +194,7 @@ def test_partitions_of_one_buffer_keep_their_names_and_bounds() -> None:
         FetchedSlice("b", 7, begin, len(data), 0, 103),
         FetchedSlice("a", 4, 4, 4, 0, 5),
     ]
-    [batch] = decode(data, slices)
+    [batch] = decode_index(index_batches(data, slices))
     rows = list(
         zip(batch["topic"].to_pylist(), batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
     )
@@ -204,7 +204,7 @@ def test_partitions_of_one_buffer_keep_their_names_and_bounds() -> None:
 def test_compressed_groups_are_split_so_that_one_answer_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_module, "GROUP_BYTES", 5_000)
     data = b"".join(encode(simple_records(50, at), codec=4) for at in range(0, 500, 50))
-    batches = list(decode(data, whole(data), ALL_COLUMNS))
+    batches = list(decode_index(index_batches(data, whole(data)), ALL_COLUMNS))
     assert len(batches) > 2
     assert to_records(batches) == simple_records(500)
 
@@ -219,8 +219,8 @@ def test_compressed_groups_are_split_so_that_one_answer_cannot_fill_the_memory(m
 )
 def test_only_the_wanted_columns_come_in_the_wanted_order(columns: tuple[str, ...]) -> None:
     data = golden.partition("clean/codecs-0")
-    everything = pa.Table.from_batches(list(decode(data, whole(data), ALL_COLUMNS)))
-    some = pa.Table.from_batches(list(decode(data, whole(data), columns)))
+    everything = pa.Table.from_batches(list(decode_index(index_batches(data, whole(data)), ALL_COLUMNS)))
+    some = pa.Table.from_batches(list(decode_index(index_batches(data, whole(data)), columns)))
     assert some.schema == arrow_schema(columns)
     assert some.equals(everything.select(list(columns)))
 
@@ -356,7 +356,7 @@ def test_a_time_that_spark_cannot_hold_is_named_and_can_be_left_out() -> None:
         CorruptMessageError, match=r"the timestamp of the record at offset 2 is out of range for Spark.*columns"
     ):
         decoded(data)
-    batches = list(decode(data, whole(data), ("offset", "value")))
+    batches = list(decode_index(index_batches(data, whole(data)), ("offset", "value")))
     assert [number for batch in batches for number in batch["offset"].to_pylist()] == [0, 1, 2, 3]
 
 
@@ -364,6 +364,6 @@ def test_a_record_without_headers_has_null_there_as_in_sparks_kafka_source() -> 
     with_one, without = Expected(None, b"a", 0, 1, 0, (("h", b"1"),)), Expected(None, b"b", 1, 1, 0, ())
     for records in ([with_one, without], [replace(without, offset=0)]):
         data = encode(records)
-        [batch] = decode(data, whole(data), ALL_COLUMNS)
+        [batch] = decode_index(index_batches(data, whole(data)), ALL_COLUMNS)
         expected = [[{"key": "h", "value": b"1"}] if each.headers else None for each in records]
         assert batch["headers"].to_pylist() == expected

@@ -22,6 +22,7 @@ from paceline_client.metadata import TopicDescription
 from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import decoded
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
+from tests.unit.pipeline.sink.writes import close_producers
 
 PARTITIONS = 3
 ROWS = pa.RecordBatch.from_pydict({"value": pa.array([b"%03d" % n * 20 for n in range(300)], pa.binary())})
@@ -33,7 +34,7 @@ def served() -> Iterator[ServedCluster]:
     partitions["mine", 0] = ServedPartition(b"")
     with ServedCluster(partitions) as cluster:
         yield cluster
-    staging.close_producers()
+    close_producers()
     close_channels()
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from paceline.pipeline.sink import staging
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
-from paceline.pipeline.sink.staging import close_producers
 from paceline.pipeline.sink.writer import TaskWritten, write_task
 from paceline_client.process_channels import close_channels
 from tests.unit.pipeline.batches import decoded
@@ -18,6 +18,11 @@ from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
 
 PARTITIONS = 3
 STAGING = "__paceline_staging"
+
+
+def close_producers() -> None:
+    while staging._producers:
+        staging._producers.popitem()[1].close(timeout_s=0.0)
 
 
 @pytest.fixture(autouse=True)

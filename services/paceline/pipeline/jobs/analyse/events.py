@@ -1,7 +1,7 @@
 """Records of ``__cluster_events`` as rows."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -71,13 +71,8 @@ def row_of(value: bytes, event_id: str, offset: int) -> EventRow | None:
     return EventRow(event_id, kind, message.source, message.time_ms, offset, cause=message.cause, **found)
 
 
-def to_dict(row: EventRow) -> dict[str, Any]:
-    """Return the row as a JSON object."""
-    return asdict(row)
-
-
 def from_dict(found: dict[str, Any]) -> EventRow:
-    """Return the row from the JSON object of `to_dict`."""
+    """Return the row from its JSON object, the fields by name."""
     return EventRow(**{**found, "isr": tuple(found["isr"]), "old_isr": tuple(found["old_isr"])})
 
 

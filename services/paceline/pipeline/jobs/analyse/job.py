@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from paceline.model.errors import UnknownTopicOrPartitionError
 from paceline.model.tls import TlsFiles
-from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of, to_dict
+from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of
 from paceline.pipeline.jobs.analyse.metrics import failovers, isr_churn, leader_imbalance, under_replicated
-from paceline.pipeline.jobs.certificates import driver_tls, ssl_options
+from paceline.pipeline.jobs.certificates import ssl_options
 from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentListener
 from paceline.pipeline.source.options import parse_batch_options
+from paceline.rpc.security.client_tls import files_in_environment
 
 EVENTS_TOPIC: Final = "__cluster_events"
 EVENT_ID_HEADER: Final = "event-id"
@@ -40,7 +41,7 @@ def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) 
         PacelineError: the cluster did not answer in time.
     """
     listener = listener or SilentListener()
-    config = replace(config, tls=driver_tls(config.tls))
+    config = replace(config, tls=config.tls or files_in_environment())
     _check_topic(config)
     events = read_events(spark, config)
     listener.step("read", {"events": len(events)})
@@ -86,7 +87,7 @@ def decode_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             event_id = ids[0].decode("utf-8", "replace") if ids and ids[0] else f"offset-{record['offset']}"
             row = row_of(record["value"] or b"", event_id, record["offset"])
             if row is not None:
-                found.append(json.dumps(to_dict(row)))
+                found.append(json.dumps(asdict(row)))
         yield pa.RecordBatch.from_pydict({"event": pa.array(found, type=pa.string())})
 
 

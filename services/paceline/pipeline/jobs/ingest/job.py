@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.jobs.certificates import driver_tls
 from paceline.pipeline.jobs.ingest.attempts import repeated
 from paceline.pipeline.jobs.ingest.config import PARTITION_COLUMNS, IngestConfig, check_config, table_path
 from paceline.pipeline.jobs.ingest.delta_table import DeltaLakeTable, Snapshot, Source
@@ -33,6 +32,7 @@ from paceline.pipeline.source.offset_ranges import OffsetRange
 from paceline.pipeline.source.options import parse_stream_options
 from paceline.pipeline.source.stream_offset import StreamOffset
 from paceline.pipeline.source.stream_planner import StreamPlanner
+from paceline.rpc.security.client_tls import files_in_environment
 
 
 def run(
@@ -50,7 +50,7 @@ def run(
         CommitConflictError: another driver writes to the table; the message names it.
     """
     check_config(config)
-    config = replace(config, tls=driver_tls(config.tls))
+    config = replace(config, tls=config.tls or files_in_environment())
     listener, stop = listener or SilentListener(), stop or threading.Event()
     options = config.source_options(_cores(spark))
     if config.table_format == "parquet":

@@ -1,8 +1,10 @@
 """Metrics of cluster events, on histories small enough to add up by hand."""
 
+from dataclasses import asdict
+
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of, to_dict
+from paceline.pipeline.jobs.analyse.events import EventRow, from_dict, in_order, row_of
 from paceline.pipeline.jobs.analyse.job import analyse
 from paceline.pipeline.jobs.analyse.metrics import failovers, isr_churn, leader_imbalance, under_replicated
 from paceline.rpc.convert.events import event_to_proto
@@ -105,7 +107,7 @@ def test_events_survive_the_wire_and_repeated_ones_count_once() -> None:
     )  # fmt: skip
     value = event_to_proto(change).SerializeToString()
     row = row_of(value, "x.1", 10)
-    assert row is not None and from_dict(to_dict(row)) == row
+    assert row is not None and from_dict(asdict(row)) == row
     assert (row.kind, row.where, row.isr, row.old_isr, row.zk_version) == ("isr_shrunk", ("t", 3), (1,), (1, 2), 7)
     again = row_of(value, "x.1", 12)
     assert again is not None and in_order([again, row]) == [row]
