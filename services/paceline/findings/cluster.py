@@ -246,10 +246,6 @@ def _silent_nodes(facts: ClusterFacts, _now_ms: int) -> _Found:
                 cause += f"; its last heartbeat reached the controller {age_text(at_controller.silent_ms)} ago"
         if one.role == "controller" and facts.active is not None:
             continue  # Another controller is active.
-        if "UNIMPLEMENTED" in one.error:
-            symptom = f"at {one.address} is of an earlier version, which does not describe itself"
-            yield Finding(one.name, Severity.NOTE, FindingKind.UNKNOWN, symptom)
-            continue
         yield Finding(one.name, Severity.CRITICAL, FindingKind.NODE_SILENT, symptom, cause, command)
 
 

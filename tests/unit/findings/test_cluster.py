@@ -183,11 +183,6 @@ def test_the_partitions_of_a_dead_broker_are_counted_and_not_listed() -> None:
     assert found[0].symptom == "is not registered; 2 partitions lack its replica"
 
 
-def test_a_process_of_an_earlier_version_is_a_note() -> None:
-    found = judge(cluster(silent(2, error="UNIMPLEMENTED: Method not found!")), NOW_MS)
-    assert not is_wrong(found) and "earlier version" in found[1].symptom
-
-
 def test_a_short_disturbance_is_no_finding() -> None:
     moved = broker(1, zookeeper_state="disconnected", zookeeper_state_ms=500)
     waiting = broker(2, peers=(NodePeer("leader", 1, "b1:1", 400),))
