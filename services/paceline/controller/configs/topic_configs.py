@@ -30,6 +30,7 @@ from paceline.controller.configs.broker_configs import (
     check_removal,
 )
 from paceline.controller.context import ControllerContext
+from paceline.controller.state.election_settings import UNCLEAN_KEY
 from paceline.controller.zk_store import ZkStore, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
@@ -53,7 +54,6 @@ from paceline.model.errors import (
 )
 from paceline.model.settings import ControllerConfig
 
-UNCLEAN_KEY = "unclean.leader.election.enable"
 ATTEMPTS = 3
 MAX_CONFIG_NODE_BYTES = 500_000
 Overrides = dict[str, str]

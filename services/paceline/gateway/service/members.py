@@ -17,7 +17,6 @@ from paceline.v1.gateway_service_pb2 import Subscription
 from paceline_client.metadata_refresher import MetadataRefresher
 
 _TOPIC_S: Final = 10.0
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class Members:
