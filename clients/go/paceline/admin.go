@@ -69,12 +69,20 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 // brokers have not known it for 5 s.
 func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.TopicDescription, error) {
 	var found *pacelinev1.TopicDescription
-	err := c.retry(ctx, "describing topic "+name, func(ctx context.Context) error {
+	operation := "describing topic " + name
+	err := c.retry(ctx, operation, func(ctx context.Context) error {
 		_, from, err := c.describeFrom(ctx)
-		if err == nil {
-			found, err = c.describeTopicAt(ctx, from, name)
+		if err != nil {
+			return err
 		}
-		return err
+		described, err := topicsAt(ctx, from, operation, []string{name})
+		if err != nil {
+			return err
+		}
+		if found, err = only(operation, described); err != nil {
+			return err
+		}
+		return topicError(operation, found.GetError())
 	})
 	return found, err
 }

@@ -73,14 +73,14 @@ func (m *membership) expire(memberID string, generation int32) {
 }
 
 // watch runs in the leader of the group. It has the leader join again when topics have other partitions than it assigned.
-func (m *membership) watch(ctx context.Context, generation int32, topics []string, assigned map[string]topicShape) {
+func (m *membership) watch(ctx context.Context, generation int32, topics []string, assigned map[string]*topicState) {
 	pause := watchEvery
 	if len(assigned) < len(topics) {
 		pause = watchWhenMissing
 	}
 	for sleep(ctx, pause) {
 		call, cancel := context.WithTimeout(ctx, m.client.requestTimeout)
-		now, _, err := m.client.topicShapes(call, topics)
+		now, _, err := m.client.describeTopics(call, "watching the topics of group "+m.config.GroupID, topics, describers)
 		cancel()
 		if err == nil && haveChanged(assigned, now) {
 			m.rejoin(generation)

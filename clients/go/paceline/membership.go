@@ -284,19 +284,20 @@ func (m *membership) share(ctx context.Context, joined *pacelinev1.JoinGroupResp
 		return nil, newError("joining group "+m.config.GroupID, pacelinev1.ErrorCode_ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
 			"the group has chosen the assignor "+joined.GetProtocolName()+", which is not among the Assignors of this member")
 	}
-	var shapes map[string]topicShape
-	err := m.client.retry(ctx, "describing the topics of group "+m.config.GroupID, func(ctx context.Context) error {
+	var found map[string]*topicState
+	operation := "describing the topics of group " + m.config.GroupID
+	err := m.client.retry(ctx, operation, func(ctx context.Context) error {
 		var err error
-		shapes, _, err = m.client.topicShapes(ctx, topics)
+		found, _, err = m.client.describeTopics(ctx, operation, topics, describers)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	go m.watch(ctx, joined.GetGenerationId(), topics, shapes)
+	go m.watch(ctx, joined.GetGenerationId(), topics, found)
 	counts := map[string]int{}
-	for name, shape := range shapes {
-		counts[name] = shape.count
+	for name, topic := range found {
+		counts[name] = topic.count
 	}
 	assigned := m.config.Assignors[known].Assign(members, counts)
 	var shares []*pacelinev1.MemberAssignment

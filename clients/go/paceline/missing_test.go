@@ -253,9 +253,9 @@ func TestATopicWithAnInvalidNameIsAnErrorOfItsMemberAlone(t *testing.T) {
 	if err := client.findTopics(context.Background(), "joining", []string{"t", "/"}); CodeOf(err) != invalid {
 		t.Fatal(err)
 	}
-	shapes, refusal, err := client.topicShapes(context.Background(), []string{"t", "/"})
-	if err != nil || CodeOf(refusal) != invalid || len(shapes) != 1 || shapes["t"].count != 1 {
-		t.Fatalf("%v, %v, %v", shapes, refusal, err)
+	found, refusals, err := client.describeTopics(context.Background(), "joining", []string{"t", "/"}, describers)
+	if err != nil || len(refusals) != 1 || CodeOf(refusals["/"]) != invalid || len(found) != 1 || found["t"].count != 1 {
+		t.Fatalf("%v, %v, %v", found, refusals, err)
 	}
 }
 
