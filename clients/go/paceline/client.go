@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -43,8 +42,6 @@ const (
 	fetchPrefix    = "fetch "
 	// longestTime stands for longer settings: sums of two of them do not overflow.
 	longestTime = 365 * 24 * time.Hour
-	// connectionMaxAge is the time without a call after which leaveAddresses may close a connection; no call takes longer.
-	connectionMaxAge = time.Hour
 )
 
 // Config says how to reach a cluster.
@@ -75,8 +72,9 @@ type Client struct {
 
 	mu        sync.Mutex
 	bootstrap []string
-	// connections has fetchPrefix before the address of a connection for fetches.
-	connections map[string]*connection
+	// connections has fetchPrefix before the address of a connection for fetches. One to a former address of the cluster stays,
+	// but gRPC closes its transport after 30 minutes without a call (grpc.WithIdleTimeout).
+	connections map[string]*grpc.ClientConn
 	brokers     map[int32]string
 	topics      map[string]*topicState
 	controller  string
@@ -89,12 +87,6 @@ type topicState struct {
 	// asked is when a broker was last asked for the topic.
 	asked   time.Time
 	leaders map[int32]leaderState
-}
-
-// connection is to one address. used is when a call last asked for it.
-type connection struct {
-	*grpc.ClientConn
-	used time.Time
 }
 
 type leaderState struct {
@@ -134,7 +126,7 @@ func NewClient(config Config) (*Client, error) {
 		requestTimeout: min(cmp.Or(config.RequestTimeout, 10*time.Second), longestTime),
 		logger:         cmp.Or(config.Logger, slog.Default()),
 		dialOptions:    options, bootstrap: config.Bootstrap, throttles: throttles,
-		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
+		connections: map[string]*grpc.ClientConn{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }
 
@@ -201,7 +193,7 @@ func (c *Client) Close() {
 	for _, connection := range c.connections {
 		_ = connection.Close()
 	}
-	c.connections = map[string]*connection{}
+	c.connections = map[string]*grpc.ClientConn{}
 }
 
 func (c *Client) dial(address string) (*grpc.ClientConn, error) { return c.dialFor("", address) }
@@ -219,27 +211,14 @@ func (c *Client) dialFor(prefix, address string) (*grpc.ClientConn, error) {
 		return nil, errors.New("paceline: the client is closed")
 	}
 	if known, ok := c.connections[prefix+address]; ok {
-		known.used = time.Now()
-		return known.ClientConn, nil
+		return known, nil
 	}
 	made, err := grpc.NewClient(address, c.dialOptions...)
 	if err != nil {
 		return nil, fmt.Errorf("paceline: address %q: %w", address, err)
 	}
-	c.connections[prefix+address] = &connection{made, time.Now()}
+	c.connections[prefix+address] = made
 	return made, nil
-}
-
-// leaveAddresses closes connections to former addresses of the cluster that were not used for connectionMaxAge. The caller
-// holds mu.
-func (c *Client) leaveAddresses() {
-	known := slices.Concat(c.bootstrap, slices.Collect(maps.Values(c.brokers)), []string{c.controller})
-	for name, old := range c.connections {
-		if !slices.Contains(known, strings.TrimPrefix(name, fetchPrefix)) && time.Since(old.used) > connectionMaxAge {
-			delete(c.connections, name)
-			_ = old.Close()
-		}
-	}
 }
 
 // retry calls attempt until it succeeds, its error is not retriable, brokers have answered for missingLimit that the topic or
@@ -406,7 +385,6 @@ func (c *Client) describeAt(
 	if len(found.GetBrokers()) > 0 {
 		c.brokers = addressesOf(found)
 	}
-	c.leaveAddresses()
 	return found, connection, nil
 }
 

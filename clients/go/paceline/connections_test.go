@@ -11,27 +11,6 @@ import (
 	"google.golang.org/grpc"
 )
 
-func TestUnusedConnectionsToFormerAddressesAreClosed(t *testing.T) {
-	_, client := startFake(t)
-	for address, age := range map[string]time.Duration{"127.0.0.1:1": 2 * time.Hour, "127.0.0.1:2": time.Minute} {
-		if _, err := client.dial(address); err != nil {
-			t.Fatal(err)
-		}
-		client.connections[address].used = time.Now().Add(-age)
-	}
-	bootstrap := client.bootstrap[0]
-	if _, err := client.dial(bootstrap); err != nil {
-		t.Fatal(err)
-	}
-	client.connections[bootstrap].used = time.Now().Add(-2 * time.Hour)
-	client.mu.Lock()
-	client.leaveAddresses()
-	client.mu.Unlock()
-	if client.connections["127.0.0.1:1"] != nil || client.connections["127.0.0.1:2"] == nil || client.connections[bootstrap] == nil {
-		t.Fatalf("%v", client.connections)
-	}
-}
-
 func TestAnAddressThatRefusesConnectionsIsTriedAgainSoon(t *testing.T) {
 	// Eight attempts take 40 s with gRPC's default pauses, and 4 s with those of this package.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

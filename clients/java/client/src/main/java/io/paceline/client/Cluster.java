@@ -34,13 +34,10 @@ import java.util.function.Supplier;
 final class Cluster implements AutoCloseable {
     private static final Duration ASK_TIMEOUT = Duration.ofSeconds(2);
     private static final Duration METADATA_MAX_AGE = Duration.ofMinutes(5);
-    /** Longer than any call takes, so that a connection with a call in flight is not closed. */
-    private static final Duration CONNECTION_MAX_AGE = Duration.ofHours(1);
 
     private final List<String> bootstrap;
     private final Duration requestTimeout;
     private final Duration metadataMaxAge;
-    private final Duration connectionMaxAge;
     private final Connections connections;
     private final Map<Integer, String> brokers = new HashMap<>();
     private final Map<String, Topic> topics = new HashMap<>();
@@ -65,16 +62,12 @@ final class Cluster implements AutoCloseable {
     }
 
     Cluster(ClientConfig config) {
-        this(config, METADATA_MAX_AGE, CONNECTION_MAX_AGE);
+        this(config, METADATA_MAX_AGE);
     }
 
-    /**
-     * Refreshes a topic after {@code metadataMaxAge}, and closes connections that were unused for {@code connectionMaxAge}
-     * if their address no longer belongs to a process of the cluster.
-     */
-    Cluster(ClientConfig config, Duration metadataMaxAge, Duration connectionMaxAge) {
+    /** Refreshes a topic after {@code metadataMaxAge}. */
+    Cluster(ClientConfig config, Duration metadataMaxAge) {
         this.metadataMaxAge = metadataMaxAge;
-        this.connectionMaxAge = connectionMaxAge;
         bootstrap = config.bootstrap();
         requestTimeout = config.requestTimeout();
         connections = new Connections(config.tls());
@@ -180,10 +173,6 @@ final class Cluster implements AutoCloseable {
                     brokers.put(broker.getId(), join(broker.getHost(), broker.getPort()));
                 }
             }
-            Set<String> known = new HashSet<>(bootstrap);
-            known.addAll(brokers.values());
-            known.add(controller);
-            connections.leave(known, connectionMaxAge);
         }
         return new Answer(from.withDeadline(deadline.minimum(Retry.after(ASK_TIMEOUT))), found);
     }

@@ -20,19 +20,19 @@ import java.security.cert.X509Certificate;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
-/** Keeps one channel per address; the first use of an address creates its channel. */
+/**
+ * Keeps one channel per address; the first use of an address creates its channel. One to a former address of the cluster
+ * stays, but gRPC closes its transport after 30 minutes without a call ({@link NettyChannelBuilder#idleTimeout}).
+ */
 final class Connections implements AutoCloseable {
     private static final int LARGEST_MESSAGE_BYTES = 64 * 1024 * 1024;
     private static final Duration RELOAD_INTERVAL = Duration.ofMinutes(1);
 
     private final Map<String, ManagedChannel> channels = new HashMap<>();
-    /** Time of the last use of each channel, by address. */
-    private final Map<String, Long> usedNanos = new HashMap<>();
     private final ChannelCredentials credentials;
     private final Warnings warnings = new Warnings();
     private final Throttles throttles = new Throttles();
@@ -122,25 +122,11 @@ final class Connections implements AutoCloseable {
                 .disableRetry()
                 .intercept(throttles.at(address))
                 .build());
-        usedNanos.put(address, System.nanoTime());
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
             // The caller has already paused; the back-off of the channel itself grows to two minutes.
             channel.resetConnectBackoff();
         }
         return channel;
-    }
-
-    /** Closes channels to unknown addresses that were not used for {@code maxAge}; calls in flight continue. */
-    synchronized void leave(Set<String> known, Duration maxAge) {
-        long now = System.nanoTime();
-        channels.entrySet().removeIf(one -> {
-            boolean isLeft = !known.contains(one.getKey()) && now - usedNanos.get(one.getKey()) > maxAge.toNanos();
-            if (isLeft) {
-                usedNanos.remove(one.getKey());
-                one.getValue().shutdown();
-            }
-            return isLeft;
-        });
     }
 
     boolean closed() {

@@ -2,13 +2,11 @@ package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Deadline;
-import io.grpc.ManagedChannel;
 import io.paceline.v1.ClusterEvent;
 import io.paceline.v1.DescribeTopicsRequest;
 import io.paceline.v1.ErrorCode;
@@ -139,7 +137,7 @@ class ClusterTest {
     void aBrokerThatIsBehindTakesNoPartitionOfATopicAway() {
         Deadline soon = Retry.after(Duration.ofSeconds(20));
         broker.topics.put("t", 3);
-        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
             assertEquals(3, cluster.partitionCount("counting", soon, "t"));
             broker.topics.put("t", 2);
             assertEquals(3, cluster.partitionCount("counting", soon, "t"));
@@ -190,22 +188,9 @@ class ClusterTest {
     }
 
     @Test
-    void connectionsToAddressesThatBelongToNoProcessEnd() throws IOException {
-        try (FakeBroker gone = new FakeBroker();
-                Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ofMinutes(5), Duration.ZERO)) {
-            ManagedChannel old = cluster.channel(gone.address());
-            ManagedChannel known = cluster.channel(broker.address());
-            cluster.describeOnce(Retry.after(Duration.ofSeconds(20)));
-            assertTrue(old.isShutdown());
-            assertSame(known, cluster.channel(broker.address()));
-            assertFalse(cluster.channel(gone.address()).isShutdown());
-        }
-    }
-
-    @Test
     void partitionsThatWereAddedAreFoundWhenTheMetadataIsOld() {
         try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
-                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
             for (Cluster cluster : List.of(young, old)) {
                 assertEquals(1, cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
             }
@@ -218,7 +203,7 @@ class ClusterTest {
     @Test
     void leadersAreAskedForAgainWhenTheMetadataIsOld() {
         try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
-                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
             assertEquals(List.of(5, 5), List.of(leaderEpoch(young), leaderEpoch(old)));
             broker.leaderEpoch = 6;
             assertEquals(List.of(5, 6), List.of(leaderEpoch(young), leaderEpoch(old)));
@@ -236,7 +221,7 @@ class ClusterTest {
 
     @Test
     void theKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers() {
-        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
             broker.topics.put("t", 3);
             assertEquals(3, cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
             broker.close();
