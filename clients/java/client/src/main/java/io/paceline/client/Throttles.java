@@ -1,7 +1,9 @@
 package io.paceline.client;
 
 import com.google.protobuf.Any;
+import com.google.protobuf.Descriptors.FieldDescriptor;
 import com.google.protobuf.Duration;
+import com.google.protobuf.Message;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
 import io.grpc.CallOptions;
@@ -16,11 +18,6 @@ import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import io.paceline.v1.AdminServiceGrpc;
-import io.paceline.v1.CreatePartitionsResponse;
-import io.paceline.v1.CreateTopicsResponse;
-import io.paceline.v1.DeleteTopicsResponse;
-import io.paceline.v1.FetchResponse;
-import io.paceline.v1.ProduceResponse;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
@@ -73,19 +70,9 @@ final class Throttles {
     }
 
     private static int throttleMs(Object answer) {
-        if (answer instanceof ProduceResponse produced) {
-            return produced.getThrottleMs();
-        }
-        if (answer instanceof FetchResponse fetched) {
-            return fetched.getThrottleMs();
-        }
-        if (answer instanceof CreateTopicsResponse created) {
-            return created.getThrottleMs();
-        }
-        if (answer instanceof DeleteTopicsResponse deleted) {
-            return deleted.getThrottleMs();
-        }
-        return answer instanceof CreatePartitionsResponse added ? added.getThrottleMs() : 0;
+        Message message = (Message) answer;
+        FieldDescriptor field = message.getDescriptorForType().findFieldByName("throttle_ms");
+        return field == null ? 0 : (int) message.getField(field);
     }
 
     /** Makes the status THROTTLED, which says when to repeat the call. */
