@@ -244,12 +244,12 @@ class BrokerNode:
         self.replica_manager.start()
         self._flusher.start()
         self._retention.start()
-        self._disk_space.start()
+        self._disk_space.timer.start(0)
         self._cleaner.start()
         self._heartbeats.start()
         self._contact.start()
         self.groups.start()
-        self._isr_notifier.start()
+        self._isr_notifier.timer.start()
         self._zookeeper.start(self._session_changed, self._watch_fired)
 
     def stop(self, on_done: Callable[[], None]) -> None:
@@ -279,13 +279,13 @@ class BrokerNode:
         self._contact.stop()
         self._heartbeats.stop()
         self.groups.stop()
-        self._isr_notifier.stop()
+        self._isr_notifier.timer.stop()
         self._isr_writer.stop()
         self._registration.stop()
         self._topic_configs.stop()
         self._broker_configs.stop()
         # Close the logs only when no flush is running: a log that is closed during a flush would lack later records.
-        self._disk_space.stop()
+        self._disk_space.timer.stop()
         self._retention.stop()
         self._cleaner.stop(lambda: self._flusher.stop(self._close_logs))
 

@@ -17,11 +17,10 @@ from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.requests.proof_waits import ProofWaits
-from paceline.broker.storage.high_watermark_checkpoint import HighWatermarkCheckpoint
 from paceline.broker.storage.log_flusher import LogFlusher
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.log_manager import LogManager
-from paceline.model.scheduler import Cancellable
+from paceline.model.scheduler import Periodic
 
 _CHECKS_AT_ONCE: Final = 500
 """Partitions per slice of an ISR check: checking thousands at once would delay every request."""
@@ -44,33 +43,37 @@ class ReplicaManager:
         self.logs = logs
         self.shutting_down = False
         self.storage = ReplicaStorage(logs, hosted)
-        self.checkpoint = HighWatermarkCheckpoint(logs, hosted, self.storage)
+        interval_ms = hosted.config.replica_high_watermark_checkpoint_interval_ms
+        self.checkpoint = Periodic(hosted.scheduler, interval_ms, self._write_high_watermarks)
+        """Starts after the first LeaderAndIsr, so that no partition is missing in ``replication-offset-checkpoint``."""
         self.fetchers = FetcherManager(transport, hosted, self.storage)
         self.moves = AlterLogDirsManager(logs, hosted, self.storage, flusher, background)
         coalescer = AppendCoalescer(hosted.scheduler)
         self.fetches = FetchHandler(hosted, self.storage, self.fetchers, coalescer, rng)
         self.proofs = ProofWaits(hosted, self.fetches)
         self.produces = ProduceHandler(hosted, self.storage, self.proofs, coalescer)
-        self._isr_check: Cancellable | None = None
+        self._isr_check = Periodic(
+            hosted.scheduler, max(1, hosted.config.replica_lag_time_max_ms // 2), self._check_isrs
+        )
 
     def start(self) -> None:
         """Delete the logs that the last process left for deletion, and check the ISRs periodically."""
         self.storage.purge_after(0)  # no read of the last process is in progress
-        self._check_isrs_later()
+        self._isr_check.start()
 
-    def _check_isrs_later(self) -> None:
-        """Check the ISRs twice per ``replica.lag.time.max.ms``.
+    def _write_high_watermarks(self) -> None:
+        if not self.hosted.stopped:
+            self.logs.checkpoint_high_watermarks()
+            self.storage.take_failed_dirs_offline()
+
+    def _check_isrs(self) -> None:
+        """Check the ISRs, twice per ``replica.lag.time.max.ms``.
 
         Therefore a follower that stops fetching leaves the ISR after 1.0 to 1.5 times that time.
         Source: docs/protocol/replication.md#leaving-the-isr.
         """
-        period_ms = max(1, self.hosted.config.replica_lag_time_max_ms // 2)
-        self._isr_check = self.hosted.scheduler.call_later(period_ms, self._check_isrs)
-
-    def _check_isrs(self) -> None:
         if self.hosted.stopped:
             return
-        self._check_isrs_later()
         self.fetches.sessions.close_silent(self.hosted.now_ms())
         self.storage.damaged_logs.retry_pending()
         self._check_slice(self.hosted.led())
@@ -93,8 +96,7 @@ class ReplicaManager:
         self.fetchers.close()
         self.moves.close()
         self.checkpoint.stop()
-        if self._isr_check is not None:
-            self._isr_check.cancel()
+        self._isr_check.stop()
         hosted.deliver_changes()
         hosted.waiting_for_proofs.complete_all()
         self.fetches.sessions.close_all()

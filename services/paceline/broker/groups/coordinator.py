@@ -68,11 +68,11 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Start the periodic expiration of offsets."""
-        self._expiration.start()
+        self._expiration.timer.start()
 
     def stop(self) -> None:
         """Answer every waiting call; the broker stops."""
-        self._expiration.stop()
+        self._expiration.timer.stop()
         self.storage.stop()
 
     def become_leader(self, partition: int, leader_epoch: int) -> None:

@@ -11,7 +11,7 @@ from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.metrics import GroupMetrics
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.scheduler import Periodic, Scheduler
 from paceline.model.settings import GroupConfig
 
 LOG = logging.getLogger("paceline.broker.groups")
@@ -25,20 +25,9 @@ class OffsetExpiration:
         self._metrics = metrics
         self._scheduler = scheduler
         self._storage = storage
-        self._timer: Cancellable | None = None
-
-    def start(self) -> None:
-        """Check after one interval, then periodically."""
-        self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._check_groups)
-
-    def stop(self) -> None:
-        """Cancel the next check."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.timer = Periodic(scheduler, config.offsets_retention_check_interval_ms, self._check_groups)
 
     def _check_groups(self) -> None:
-        self.start()
         now_ms = self._scheduler.wall_ms()
         for group in self._storage.loaded_groups():
             expired = group.expired_offsets(now_ms, self._config.offsets_retention_ms)

@@ -7,7 +7,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
-from paceline.model.scheduler import Cancellable
+from paceline.model.scheduler import Periodic
 
 
 class IsrNotifier:
@@ -17,20 +17,9 @@ class IsrNotifier:
         self._propagation = hosted.isr_updates.propagation
         self._zookeeper = zookeeper
         self._scheduler = hosted.scheduler
-        self._interval_ms = hosted.config.isr_propagation_interval_ms
-        self._timer: Cancellable | None = None
-
-    def start(self) -> None:
-        """Check for the first time after one interval, then periodically."""
-        self._timer = self._scheduler.call_later(self._interval_ms, self._notify)
-
-    def stop(self) -> None:
-        """Stop writing."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.timer = Periodic(hosted.scheduler, hosted.config.isr_propagation_interval_ms, self._notify)
 
     def _notify(self) -> None:
-        self.start()
         due = self._propagation.take_due(self._scheduler.now_ms())
         if due:
             FlowRun(

@@ -13,7 +13,7 @@ from paceline.broker.storage.log_retention import LogRetention
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.directory_space import Room
 from paceline.log.log_manager import LogManager
-from paceline.model.scheduler import Cancellable
+from paceline.model.scheduler import Periodic
 
 LOG: Final = logging.getLogger(__name__)
 _INTERVAL_MS: Final = 1_000
@@ -33,26 +33,15 @@ class DiskSpaceWatch:
     ) -> None:
         """``on_change`` receives a directory, whether it is short of room, and a description."""
         self._logs = logs
-        self._hosted = hosted
+        self._now_ms = hosted.now_ms
         self._retention = retention
         self._storage = storage
         self._on_change = on_change
         self._reported: dict[str, Room] = {}
-        self._timer: Cancellable | None = None
-
-    def start(self) -> None:
-        """Start; the first measurement comes at once."""
-        self._timer = self._hosted.scheduler.call_later(0, self._measure)
-
-    def stop(self) -> None:
-        """Measure no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self.timer = Periodic(hosted.scheduler, _INTERVAL_MS, self._measure)
 
     def _measure(self) -> None:
-        scheduler = self._hosted.scheduler
-        self._timer = scheduler.call_later(_INTERVAL_MS, self._measure)
-        spaces = self._logs.measure_space(scheduler.now_ms())
+        spaces = self._logs.measure_space(self._now_ms())
         for path, space in spaces.items():
             before, room = self._reported.get(path, Room.ROOMY), space.room
             if room is before:

@@ -16,7 +16,7 @@ from paceline.log.durability import FlushTask
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import LogDirFullError, PacelineError
-from paceline.model.scheduler import Cancellable
+from paceline.model.scheduler import Periodic
 
 LOG: Final = logging.getLogger(__name__)
 _FLUSHES_AT_ONCE: Final = 64
@@ -32,20 +32,21 @@ class LogFlusher:
         self._logs = logs
         self._scheduler = hosted.scheduler
         self._background = background
-        self._flush_check_interval_ms = config.replica_high_watermark_checkpoint_interval_ms
-        self._checkpoint_interval_ms = config.log_flush_offset_checkpoint_interval_ms
         self._producer_expiration_ms = config.transactional_id_expiration_ms
         self._queue: dict[PartitionLog, None] = {}
         self._busy = False
         self._on_idle: Callable[[], None] | None = None
-        self._timers: dict[str, Cancellable] = {}
+        self._timers = (
+            Periodic(self._scheduler, config.replica_high_watermark_checkpoint_interval_ms, self._check_flushes),
+            Periodic(self._scheduler, config.log_flush_offset_checkpoint_interval_ms, self._checkpoint),
+            Periodic(self._scheduler, _PRODUCER_CHECK_MS, self._forget_producers),
+        )
         self._stopped = False
 
     def start(self) -> None:
         """Start the periodic checks; each check first runs after its interval."""
-        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
-        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
-        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
+        for timer in self._timers:
+            timer.start()
 
     def stop(self, on_idle: Callable[[], None]) -> None:
         """Start no further flush; ``on_idle`` is called when none is running, now or later.
@@ -53,8 +54,8 @@ class LogFlusher:
         Closing the logs flushes the remaining data.
         """
         self._stopped = True
-        for timer in self._timers.values():
-            timer.cancel()
+        for timer in self._timers:
+            timer.stop()
         self._queue = {}
         if self._busy:
             self._on_idle = on_idle
@@ -67,9 +68,6 @@ class LogFlusher:
         self._next()
 
     def _check_flushes(self) -> None:
-        if self._stopped:
-            return
-        self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         now_ms = self._scheduler.now_ms()
         for log in (*self._logs.all_logs(), *self._logs.futures.all()):
             if log.flush_needed(now_ms):
@@ -78,9 +76,6 @@ class LogFlusher:
 
     def _checkpoint(self) -> None:
         """Write the offset checkpoints now, and queue logs whose leader epochs are only in memory."""
-        if self._stopped:
-            return
-        self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
         for log in (*self._logs.all_logs(), *self._logs.futures.all()):
             if log.epochs.dirty:
                 self._queue[log] = None
@@ -90,9 +85,6 @@ class LogFlusher:
 
     def _forget_producers(self) -> None:
         """Remove producers that were idle for a long time: every producer has a new id, so states accumulate."""
-        if self._stopped:
-            return
-        self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
         wall_ms = self._scheduler.wall_ms()
         for log in self._logs.all_logs():
             log.remove_expired_producers(wall_ms, self._producer_expiration_ms)
