@@ -8,18 +8,19 @@ import java.util.function.Consumer;
 
 /** Settings of a member of a consumer group. Immutable; each {@code with} method returns a changed copy. */
 public final class GroupConfig implements Cloneable {
-    private String groupId;
-    private String groupInstanceId = "";
-    private String clientId = "paceline-java";
+    String groupId;
+    String groupInstanceId = "";
+    String clientId = "paceline-java";
     private Duration sessionTimeout = Duration.ofSeconds(45);
     private Duration heartbeatInterval = Duration.ofSeconds(3);
     private Duration maxPollInterval = Duration.ofMinutes(5);
-    private Duration autoCommitInterval = Duration.ofSeconds(5);
-    private Duration apiTimeout = Duration.ofSeconds(60);
-    private Duration metadataMaxAge = Duration.ofMinutes(5);
-    private int maxPollRecords = 500;
-    private List<Assignor> assignors = List.of(new RangeAssignor());
-    private ConsumerConfig reading = ConsumerConfig.defaults();
+    /** Null without automatic commits. */
+    Duration autoCommitInterval = Duration.ofSeconds(5);
+    Duration apiTimeout = Duration.ofSeconds(60);
+    Duration metadataMaxAge = Duration.ofMinutes(5);
+    int maxPollRecords = 500;
+    List<Assignor> assignors = List.of(new RangeAssignor());
+    ConsumerConfig reading = ConsumerConfig.defaults();
 
     private GroupConfig() {}
 
@@ -138,20 +139,8 @@ public final class GroupConfig implements Cloneable {
         }
     }
 
-    String groupId() {
-        return groupId;
-    }
-
-    String groupInstanceId() {
-        return groupInstanceId;
-    }
-
     boolean isStatic() {
         return !groupInstanceId.isEmpty();
-    }
-
-    String clientId() {
-        return clientId;
     }
 
     int sessionTimeoutMs() {
@@ -173,29 +162,5 @@ public final class GroupConfig implements Cloneable {
 
     boolean autoCommit() {
         return autoCommitInterval != null;
-    }
-
-    Duration autoCommitInterval() {
-        return autoCommitInterval;
-    }
-
-    Duration apiTimeout() {
-        return apiTimeout;
-    }
-
-    Duration metadataMaxAge() {
-        return metadataMaxAge;
-    }
-
-    int maxPollRecords() {
-        return maxPollRecords;
-    }
-
-    List<Assignor> assignors() {
-        return assignors;
-    }
-
-    ConsumerConfig reading() {
-        return reading;
     }
 }

@@ -42,12 +42,12 @@ public final class GroupConsumer implements AutoCloseable {
         config.checkTogether();
         this.cluster = cluster;
         this.config = config;
-        reader = new Consumer(cluster, threads, admin, config.reading());
-        coordinator = new GroupCoordinator(cluster, config.groupId());
+        reader = new Consumer(cluster, threads, admin, config.reading);
+        coordinator = new GroupCoordinator(cluster, config.groupId);
         member = new MemberState(reader::wake);
         membership = new GroupMembership(config, member, coordinator, cluster, new Host(), warnings);
         offsets = new GroupOffsets(config, coordinator, member, threads);
-        nextCommitNanos = System.nanoTime() + (config.autoCommit() ? config.autoCommitInterval().toNanos() : 0);
+        nextCommitNanos = System.nanoTime() + (config.autoCommit() ? config.autoCommitInterval.toNanos() : 0);
     }
 
     /** Replaces the subscription by these topics. The next polls join the group. */
@@ -75,7 +75,7 @@ public final class GroupConsumer implements AutoCloseable {
     public void unsubscribe() {
         requireOpen();
         if (!member.topics().isEmpty()) {
-            membership.leave(config.apiTimeout());
+            membership.leave(config.apiTimeout);
             membership.subscribe(Set.of(), new ConsumerRebalanceListener() {});
         }
     }
@@ -116,7 +116,7 @@ public final class GroupConsumer implements AutoCloseable {
     private List<ConsumerRecord> read(Deadline deadline) {
         Duration slice = Duration.ofMillis(Math.min(Retry.leftMs(deadline), config.sliceMs()));
         if (!reader.isIdle()) {
-            return reader.poll(slice, config.maxPollRecords());
+            return reader.poll(slice, config.maxPollRecords);
         }
         member.awaitRebalance(slice);
         return List.of();
@@ -138,11 +138,11 @@ public final class GroupConsumer implements AutoCloseable {
             warnings.add(failure);
             return;
         }
-        ResetPolicy reset = config.reading().reset();
+        ResetPolicy reset = config.reading.reset();
         for (TopicPartition partition : Set.copyOf(awaitingOffset)) {
             if (!committed.containsKey(partition) && reset == ResetPolicy.ERROR) {
                 throw Failures.of("reading " + partition, ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE,
-                        "group " + config.groupId() + " has committed no offset, and the reset policy is ERROR");
+                        "group " + config.groupId + " has committed no offset, and the reset policy is ERROR");
             }
             awaitingOffset.remove(partition);
             reader.assign(partition, committed.get(partition),
@@ -155,7 +155,7 @@ public final class GroupConsumer implements AutoCloseable {
         if (!config.autoCommit() || now - nextCommitNanos < 0 || offsets.isBusy()) {
             return;
         }
-        nextCommitNanos = now + config.autoCommitInterval().toNanos();
+        nextCommitNanos = now + config.autoCommitInterval.toNanos();
         Map<TopicPartition, OffsetAndMetadata> consumed = reader.consumed();
         if (!consumed.isEmpty()) {
             // A failure is only logged: the next automatic commit has these offsets or later ones.
@@ -186,7 +186,7 @@ public final class GroupConsumer implements AutoCloseable {
      * @throws PacelineException when the coordinator refuses the commit, or with the last cause after the timeout
      */
     public void commitSync(Map<TopicPartition, OffsetAndMetadata> positions) {
-        commitSync(positions, config.apiTimeout());
+        commitSync(positions, config.apiTimeout);
     }
 
     /** Commits offsets and waits for the response, at most for {@code timeout}. */
@@ -211,7 +211,7 @@ public final class GroupConsumer implements AutoCloseable {
     /** Returns the committed offsets of the group; a partition without a committed offset is not in the map. */
     public Map<TopicPartition, OffsetAndMetadata> committed(Collection<TopicPartition> partitions) {
         requireOpen();
-        return offsets.fetch(partitions, Retry.after(config.apiTimeout()));
+        return offsets.fetch(partitions, Retry.after(config.apiTimeout));
     }
 
     /** Returns the partitions that this member owns now. */
@@ -246,7 +246,7 @@ public final class GroupConsumer implements AutoCloseable {
     /** Calls {@link #close(Duration)} with the timeout of the configuration. */
     @Override
     public void close() {
-        close(config.apiTimeout());
+        close(config.apiTimeout);
     }
 
     /**

@@ -32,7 +32,7 @@ final class GroupHeartbeats implements AutoCloseable {
         this.coordinator = coordinator;
         this.cluster = cluster;
         this.warnings = warnings;
-        thread = Connections.daemon(this::run, "paceline-heartbeat-" + config.groupId());
+        thread = Connections.daemon(this::run, "paceline-heartbeat-" + config.groupId);
         thread.start();
     }
 
@@ -95,7 +95,7 @@ final class GroupHeartbeats implements AutoCloseable {
     /** Sends one heartbeat and returns the pause until the next heartbeat in milliseconds. */
     private long beat() {
         if (state.idleMs() > config.maxPollIntervalMs()) {
-            warnings.log(Failures.commitFailed("keeping the place in group " + config.groupId(),
+            warnings.log(Failures.commitFailed("keeping the place in group " + config.groupId,
                     "no poll for " + state.idleMs() + " ms", null));
             membership.leaveUnpolled();
             return config.heartbeatIntervalMs();
@@ -106,7 +106,7 @@ final class GroupHeartbeats implements AutoCloseable {
         try {
             // Finding a coordinator that has moved may take longer than a heartbeat.
             coordinator.find(Retry.after(Duration.ofMillis(Math.max(LONGEST_LOOKUP_MS, timeoutMs))));
-            coordinator.callOnce("sending a heartbeat to group " + config.groupId(),
+            coordinator.callOnce("sending a heartbeat to group " + config.groupId,
                     Retry.after(Duration.ofMillis(timeoutMs)), stub -> stub.heartbeat(GroupRequests.heartbeat(config, identity)));
             warnings.clear();
         } catch (PacelineException failure) {
@@ -123,7 +123,7 @@ final class GroupHeartbeats implements AutoCloseable {
         Map<String, Integer> assigned = state.assignedCounts();
         long ageMs = (System.nanoTime() - lookedNanos) / 1_000_000;
         // Look for a topic that does not exist yet with every heartbeat, but not more than once a second.
-        long pauseMs = assigned.containsValue(0) ? 1_000 : config.metadataMaxAge().toMillis();
+        long pauseMs = assigned.containsValue(0) ? 1_000 : config.metadataMaxAge.toMillis();
         if (assigned.isEmpty() || ageMs < pauseMs) {
             return;
         }

@@ -127,7 +127,7 @@ final class GroupMembership {
             unseenSinceNanos = OptionalLong.of(unseenSinceNanos.orElse(now));
             if (!unseenTopics.isEmpty() && now - unseenSinceNanos.getAsLong() >= Absence.LIMIT_NANOS) {
                 unseenSinceNanos = OptionalLong.empty();
-                throw Failures.of("subscribing group " + config.groupId(), ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                throw Failures.of("subscribing group " + config.groupId, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
                         "brokers do not know " + String.join(", ", unseenTopics));
             }
         }
@@ -188,8 +188,8 @@ final class GroupMembership {
             join = null;
             sync = null;
             PacelineException failure = error.getCause() instanceof StatusRuntimeException status
-                    ? Failures.ofCall("joining group " + config.groupId(), status)
-                    : Failures.of("joining group " + config.groupId(), ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
+                    ? Failures.ofCall("joining group " + config.groupId, status)
+                    : Failures.of("joining group " + config.groupId, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
                             String.valueOf(error.getCause()));
             coordinator.learnFrom(failure);
             throw failure;
@@ -264,7 +264,7 @@ final class GroupMembership {
         List<MemberAssignment> assignments = List.of();
         if (answer.getLeader().equals(answer.getMemberId())) {
             GroupRequests.topicsOf(answer).forEach(topic -> counts.put(topic, 0));
-            counts.putAll(cluster.retry("assigning partitions of group " + config.groupId(),
+            counts.putAll(cluster.retry("assigning partitions of group " + config.groupId,
                     Retry.after(LOOKUP_TIMEOUT), deadline -> cluster.partitionCounts(deadline, counts.keySet())));
             if (!answer.getSkipAssignment()) {
                 assignments = GroupRequests.assign(config, answer, counts);
@@ -327,7 +327,7 @@ final class GroupMembership {
         }
         Deadline deadline = Retry.after(timeout).minimum(Retry.after(LEAVE_TIMEOUT));
         try {
-            coordinator.callOnce("leaving group " + config.groupId(), deadline,
+            coordinator.callOnce("leaving group " + config.groupId, deadline,
                     stub -> stub.leaveGroup(GroupRequests.leave(config, leaving)));
         } catch (PacelineException failure) {
             // Not thrown: the coordinator removes the member after its session timeout.

@@ -88,12 +88,12 @@ final class GroupOffsets {
     }
 
     private String operation() {
-        return "committing offsets of group " + config.groupId();
+        return "committing offsets of group " + config.groupId;
     }
 
     private CommitOffsetsRequest request(Map<TopicPartition, OffsetAndMetadata> offsets) {
         CommitOffsetsRequest.Builder request = CommitOffsetsRequest.newBuilder()
-                .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId());
+                .setGroupId(config.groupId).setGroupInstanceId(config.groupInstanceId);
         if (!member.topics().isEmpty()) {
             MemberState.Identity identity = member.identity();
             if (identity.generation() < 0) {
@@ -144,9 +144,9 @@ final class GroupOffsets {
         if (partitions.isEmpty()) {
             return found;
         }
-        FetchOffsetsRequest request = FetchOffsetsRequest.newBuilder().setGroupId(config.groupId())
+        FetchOffsetsRequest request = FetchOffsetsRequest.newBuilder().setGroupId(config.groupId)
                 .addAllPartitions(GroupRequests.onWire(partitions)).build();
-        FetchOffsetsResponse answer = coordinator.call("fetching the committed offsets of group " + config.groupId(), total,
+        FetchOffsetsResponse answer = coordinator.call("fetching the committed offsets of group " + config.groupId, total,
                 stub -> stub.fetchOffsets(request));
         for (CommittedOffset one : answer.getPartitionsList()) {
             if (one.hasOffset()) {

@@ -28,11 +28,11 @@ final class GroupRequests {
 
     static JoinGroupRequest join(GroupConfig config, String memberId, Set<String> topics) {
         JoinGroupRequest.Builder request = JoinGroupRequest.newBuilder()
-                .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId()).setMemberId(memberId)
+                .setGroupId(config.groupId).setGroupInstanceId(config.groupInstanceId).setMemberId(memberId)
                 .setSessionTimeoutMs(config.sessionTimeoutMs()).setRebalanceTimeoutMs(config.maxPollIntervalMs())
-                .setClientId(config.clientId());
+                .setClientId(config.clientId);
         var subscription = ConsumerSubscription.newBuilder().addAllTopics(new TreeSet<>(topics));
-        for (Assignor assignor : config.assignors()) {
+        for (Assignor assignor : config.assignors) {
             request.addProtocols(GroupProtocol.newBuilder().setName(assignor.name()).setSubscription(subscription));
         }
         return request.build();
@@ -41,20 +41,20 @@ final class GroupRequests {
     /** Returns the request for the member's partitions; the leader's request has the assignments of all members. */
     static SyncGroupRequest sync(GroupConfig config, JoinGroupResponse answer, List<MemberAssignment> assignments) {
         return SyncGroupRequest.newBuilder()
-                .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId())
+                .setGroupId(config.groupId).setGroupInstanceId(config.groupInstanceId)
                 .setGenerationId(answer.getGenerationId()).setMemberId(answer.getMemberId())
                 .setProtocolType(answer.getProtocolType()).setProtocolName(answer.getProtocolName())
                 .addAllAssignments(assignments).build();
     }
 
     static HeartbeatRequest heartbeat(GroupConfig config, MemberState.Identity identity) {
-        return HeartbeatRequest.newBuilder().setGroupId(config.groupId())
-                .setGroupInstanceId(config.groupInstanceId()).setMemberId(identity.memberId())
+        return HeartbeatRequest.newBuilder().setGroupId(config.groupId)
+                .setGroupInstanceId(config.groupInstanceId).setMemberId(identity.memberId())
                 .setGenerationId(identity.generation()).build();
     }
 
     static LeaveGroupRequest leave(GroupConfig config, String memberId) {
-        return LeaveGroupRequest.newBuilder().setGroupId(config.groupId())
+        return LeaveGroupRequest.newBuilder().setGroupId(config.groupId)
                 .addMembers(LeavingMember.newBuilder().setMemberId(memberId)).build();
     }
 
@@ -67,9 +67,9 @@ final class GroupRequests {
 
     /** Returns the assignments of all members; topics with a count of 0 do not exist. */
     static List<MemberAssignment> assign(GroupConfig config, JoinGroupResponse answer, Map<String, Integer> counts) {
-        Assignor assignor = config.assignors().stream()
+        Assignor assignor = config.assignors.stream()
                 .filter(one -> one.name().equals(answer.getProtocolName())).findFirst()
-                .orElseThrow(() -> Failures.of("assigning partitions of group " + config.groupId(),
+                .orElseThrow(() -> Failures.of("assigning partitions of group " + config.groupId,
                         ErrorCode.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
                         "the coordinator chose the assignor " + answer.getProtocolName() + ", which this member does not know"));
         List<Assignor.GroupMember> members = answer.getMembersList().stream()
