@@ -17,6 +17,7 @@ from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.requests.proof_waits import ProofWaits
+from paceline.broker.storage.high_watermark_checkpoint import HighWatermarkCheckpoint
 from paceline.broker.storage.log_flusher import LogFlusher
 from paceline.broker.storage.replica_storage import ReplicaStorage
 from paceline.log.log_manager import LogManager
@@ -43,9 +44,7 @@ class ReplicaManager:
         self.logs = logs
         self.shutting_down = False
         self.storage = ReplicaStorage(logs, hosted)
-        interval_ms = hosted.config.replica_high_watermark_checkpoint_interval_ms
-        self.checkpoint = Periodic(hosted.scheduler, interval_ms, self._write_high_watermarks)
-        """Starts after the first LeaderAndIsr, so that no partition is missing in ``replication-offset-checkpoint``."""
+        self.checkpoint = HighWatermarkCheckpoint(logs, hosted, self.storage)
         self.fetchers = FetcherManager(transport, hosted, self.storage)
         self.moves = AlterLogDirsManager(logs, hosted, self.storage, flusher, background)
         coalescer = AppendCoalescer(hosted.scheduler)
@@ -60,11 +59,6 @@ class ReplicaManager:
         """Delete the logs that the last process left for deletion, and check the ISRs periodically."""
         self.storage.purge_after(0)  # no read of the last process is in progress
         self._isr_check.start()
-
-    def _write_high_watermarks(self) -> None:
-        if not self.hosted.stopped:
-            self.logs.checkpoint_high_watermarks()
-            self.storage.take_failed_dirs_offline()
 
     def _check_isrs(self) -> None:
         """Check the ISRs, twice per ``replica.lag.time.max.ms``.
