@@ -45,7 +45,7 @@ public final class GroupConsumer implements AutoCloseable {
         reader = new Consumer(cluster, threads, admin, config.reading);
         coordinator = new GroupCoordinator(cluster, config.groupId);
         member = new MemberState(reader::wake);
-        membership = new GroupMembership(config, member, coordinator, cluster, new Host(), warnings);
+        membership = new GroupMembership(config, member, coordinator, cluster, this, warnings);
         offsets = new GroupOffsets(config, coordinator, member, threads);
         nextCommitNanos = System.nanoTime() + (config.autoCommit() ? config.autoCommitInterval.toNanos() : 0);
     }
@@ -271,8 +271,17 @@ public final class GroupConsumer implements AutoCloseable {
         }
     }
 
+    /** Replaces the partitions of the member. */
+    void take(Set<TopicPartition> partitions) {
+        assignment.forEach(reader::unassign);
+        assignment.clear();
+        assignment.addAll(partitions);
+        awaitingOffset.clear();
+        awaitingOffset.addAll(partitions);
+    }
+
     /** Waits for earlier commits, then commits if commits are automatic. It does not throw. */
-    private void endCommits(Duration timeout) {
+    void endCommits(Duration timeout) {
         Deadline deadline = Retry.after(timeout);
         try {
             offsets.awaitEarlier(deadline);
@@ -288,27 +297,6 @@ public final class GroupConsumer implements AutoCloseable {
     private void requireOpen() {
         if (closed) {
             throw new IllegalStateException("the consumer is closed");
-        }
-    }
-
-    private final class Host implements GroupHost {
-        @Override
-        public Set<TopicPartition> assignment() {
-            return GroupConsumer.this.assignment();
-        }
-
-        @Override
-        public void take(Set<TopicPartition> partitions) {
-            assignment.forEach(reader::unassign);
-            assignment.clear();
-            assignment.addAll(partitions);
-            awaitingOffset.clear();
-            awaitingOffset.addAll(partitions);
-        }
-
-        @Override
-        public void commitBeforeRevocation(Duration timeout) {
-            endCommits(timeout);
         }
     }
 }

@@ -39,7 +39,7 @@ final class GroupMembership {
     private final MemberState state;
     private final GroupCoordinator coordinator;
     private final Cluster cluster;
-    private final GroupHost host;
+    private final GroupConsumer consumer;
     private final Warnings warnings;
 
     private ConsumerRebalanceListener listener = new ConsumerRebalanceListener() {};
@@ -56,13 +56,13 @@ final class GroupMembership {
     private long nextLookNanos = System.nanoTime();
 
     GroupMembership(
-            GroupConfig config, MemberState state, GroupCoordinator coordinator, Cluster cluster, GroupHost host,
+            GroupConfig config, MemberState state, GroupCoordinator coordinator, Cluster cluster, GroupConsumer consumer,
             Warnings warnings) {
         this.config = config;
         this.state = state;
         this.coordinator = coordinator;
         this.cluster = cluster;
-        this.host = host;
+        this.consumer = consumer;
         this.warnings = warnings;
     }
 
@@ -215,13 +215,13 @@ final class GroupMembership {
     private void prepare() {
         boolean wasLost = state.takeLost();
         if (!wasLost) {
-            host.commitBeforeRevocation(Duration.ofMillis(config.sessionTimeoutMs() / 2));
+            consumer.endCommits(Duration.ofMillis(config.sessionTimeoutMs() / 2));
         }
         drop(wasLost);
     }
 
     private void drop(boolean wasLost) {
-        Set<TopicPartition> owned = host.assignment();
+        Set<TopicPartition> owned = consumer.assignment();
         if (owned.isEmpty()) {
             return;
         }
@@ -229,7 +229,7 @@ final class GroupMembership {
         try {
             callListener(notify, owned);
         } finally {
-            host.take(Set.of());
+            consumer.take(Set.of());
         }
     }
 
@@ -280,7 +280,7 @@ final class GroupMembership {
         Set<TopicPartition> assigned = GroupRequests.partitionsOf(answer.getAssignment());
         state.assigned(joinedTopics);
         prepared = false;
-        host.take(assigned);
+        consumer.take(assigned);
         callListener(listener::onPartitionsAssigned, assigned);
     }
 
@@ -305,7 +305,7 @@ final class GroupMembership {
         prepared = false;
         boolean wasLost = state.takeLost();
         if (!wasLost) {
-            host.commitBeforeRevocation(timeout.dividedBy(2));
+            consumer.endCommits(timeout.dividedBy(2));
         }
         try {
             drop(wasLost);
