@@ -1,11 +1,9 @@
 """A fetch: its settings, its message, and its state while it is in flight."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.streams.stream_client import StreamClient
 from paceline.v1.log_service_pb2 import FETCH_FORMAT_BATCHES, FetchPartition, FetchRequest, ForgottenPartition
 from paceline_client.fetch_session import SessionRequest, WantedPartition
 from paceline_client.metadata import Broker
@@ -38,10 +36,9 @@ class OutstandingFetch:
     asked: dict[TopicPartition, tuple[int, int]]
     topic_ids: dict[TopicPartition, str]
     """Topic id of each partition in the request."""
-    call: Any = None
-    """The unary call, when the broker has no stream for this client."""
-    stream: StreamClient | None = None
     interrupted: bool = False
+    end: Callable[[], object] = lambda: None
+    """Ends the fetch with an error."""
 
 
 def wire_request(config: FetchConfig, session: SessionRequest, wait_ms: int, rack: str) -> FetchRequest:

@@ -1,8 +1,8 @@
 """The consumer's background thread: keeps one long-polling fetch per leader in flight and follows leader changes.
 
-Responses arrive on one stream per broker and are processed on the stream's thread. From a broker without a stream they
-arrive on gRPC's threads, which only queue them. Positions and buffers are in `Assignment`, guarded by the consumer's
-lock; this thread fills the buffers ahead of `poll` up to a limit.
+Responses arrive on one stream per broker, or from a broker without streams on gRPC's threads, and are processed there.
+Positions and buffers are in `Assignment`, guarded by the consumer's lock; this thread fills the buffers ahead of `poll`
+up to a limit.
 
 `fetch_request.py` has the fetch itself, `fetch_response.py` processes the result of a partition,
 `position_lookup.py` finds start positions, `read_replicas.py` reads from followers, `partition_errors.py` handles
@@ -14,14 +14,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
-
-import grpc
+from functools import partial
+from typing import Final
 
 from paceline.model.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import ConnectionBrokenError
 from paceline.v1.log_service_pb2 import FetchRequest
 from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_errors import named_error
@@ -36,7 +34,7 @@ from paceline_client.position_lookup import PositionLookup
 from paceline_client.read_replicas import LEADER_ONLY_MS, rack_to_tell, source_of
 from paceline_client.subscription import Assignment, PartitionState
 from paceline_client.throttle import Throttles
-from paceline_client.wire import FETCH_METHOD, FETCH_STREAM_METHOD, FetchAnswer, decode_fetch_answer
+from paceline_client.wire import FETCH_METHOD, FetchAnswer, decode_fetch_answer
 
 LOG = logging.getLogger("paceline.client")
 
@@ -63,7 +61,6 @@ class Fetcher:
         self._config = config
         self._assignment = assignment
         self._metadata = metadata
-        self._channels = channels
         self._lock = lock
         self._on_news = on_news
         self._wake = threading.Condition(lock)
@@ -77,8 +74,7 @@ class Fetcher:
         self._sessions: dict[str, FetchSessionHandler] = {}
         """Fetches in flight by address, not by broker id: a hanging address must not block a broker that has moved."""
         self._outstanding: dict[str, OutstandingFetch] = {}
-        self._methods: dict[str, Any] = {}
-        self._streams = BrokerStreams(channels, FETCH_STREAM_METHOD, f"{name}-stream", one_at_a_time=True)
+        self._streams = BrokerStreams(channels, FETCH_METHOD, f"{name}-stream", one_at_a_time=True)
         self._next_deadline_check_ms = 0
         self._quiet_until: dict[str, int] = {}
         self._failures: dict[str, int] = {}
@@ -126,25 +122,18 @@ class Fetcher:
     def interrupt(self) -> None:
         """Cancel waiting fetches after a seek or a new assignment, so that the new positions are fetched at once."""
         with self._lock:
-            calls = [each.call for each in self._outstanding.values() if each.call is not None]
-            streams = [each.stream for each in self._outstanding.values() if each.stream is not None]
-            for each in self._outstanding.values():
+            outstanding = list(self._outstanding.values())
+            for each in outstanding:
                 each.interrupted = True
-        for call in calls:
-            call.cancel()
-        for stream in streams:
-            stream.interrupt()
+        for each in outstanding:
+            each.end()
         self.wake()
 
     def close(self) -> None:
         """Cancel the calls in flight and join the thread."""
         with self._lock:
             self._stopped = True
-            calls = [each.call for each in self._outstanding.values() if each.call is not None]
-            self._woken = True
-            self._wake.notify()
-        for call in calls:
-            call.cancel()
+        self.interrupt()
         self._streams.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
@@ -271,36 +260,27 @@ class Fetcher:
         return outstanding, wire_request(config, session, wait_ms, rack)
 
     def _send(self, outstanding: OutstandingFetch, request: FetchRequest) -> None:
+        timeout_s = (self._config.request_timeout_ms + request.max_wait_ms) / 1000
+        answered = partial(self._answered, outstanding)
         try:
-            stream = self._streams.get(outstanding.address)
+            outstanding.end = self._streams.ask(outstanding.address, request.SerializeToString(), timeout_s, answered)
         except Exception:
             with self._lock:
                 self._outstanding.pop(outstanding.address, None)
                 if self._stopped:
                     return
             raise
-        if stream is None:
-            self._call(outstanding, request)
-            return
-        timeout_s = (self._config.request_timeout_ms + request.max_wait_ms) / 1000
-        outstanding.stream = stream
-        stream.ask(request.SerializeToString(), timeout_s, lambda answer: self._answered(outstanding, request, answer))
         if outstanding.interrupted:
-            stream.interrupt()
+            outstanding.end()
 
-    def _answered(self, outstanding: OutstandingFetch, request: FetchRequest, answer: bytes | Exception) -> None:
-        """Process a response on the stream's thread, so that `poll` wakes without another thread switch."""
-        if isinstance(answer, grpc.RpcError) and answer.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._streams.are_unknown(outstanding.address)
-            self._call(outstanding, request)
-            return
+    def _answered(self, outstanding: OutstandingFetch, answer: bytes | Exception) -> None:
+        """Process a response on the thread on which it arrived, so that `poll` wakes without another thread switch."""
         outcome: FetchAnswer | Exception
         try:
             outcome = answer if isinstance(answer, Exception) else decode_fetch_answer(answer)
         except PacelineError as error:
             outcome = error
         with self._lock:
-            outstanding.stream = None
             try:
                 self._fetched(outstanding, outcome, outstanding.interrupted and isinstance(outcome, Exception))
             except Exception as failure:
@@ -310,41 +290,6 @@ class Fetcher:
             self._has_deferred = True
             if not self._polling or isinstance(answer, Exception) or len(answer) > _SMALL_RESPONSE_BYTES:
                 self.go_on()
-
-    def _call(self, outstanding: OutstandingFetch, request: FetchRequest) -> None:
-        """Fetch with a unary call, from a broker without a stream for this client."""
-        try:
-            call = self._method(outstanding.address).future(
-                request, timeout=(self._config.request_timeout_ms + request.max_wait_ms) / 1000
-            )
-        except Exception:
-            with self._lock:
-                self._outstanding.pop(outstanding.address, None)
-                if self._stopped:
-                    return
-            raise
-        with self._lock:
-            outstanding.call = call
-            over = self._stopped or outstanding.interrupted
-        if over:
-            call.cancel()
-        call.add_done_callback(lambda done: self._post(lambda: self._call_ended(outstanding, done)))
-
-    def _call_ended(self, outstanding: OutstandingFetch, call: Any) -> None:
-        if call.cancelled():
-            self._fetched(outstanding, ConnectionBrokenError("cancelled"), interrupted=True)
-        else:
-            self._fetched(outstanding, call.exception() or call.result(), interrupted=False)
-
-    def _method(self, address: str) -> Any:
-        method = self._methods.get(address)
-        if method is None:
-            method = self._methods[address] = self._channels.get(address).unary_unary(
-                FETCH_METHOD,
-                request_serializer=FetchRequest.SerializeToString,
-                response_deserializer=decode_fetch_answer,
-            )
-        return method
 
     def _fetched(self, outstanding: OutstandingFetch, outcome: FetchAnswer | Exception, interrupted: bool) -> None:
         broker = outstanding.broker

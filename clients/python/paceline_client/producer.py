@@ -476,7 +476,6 @@ class Producer:
             self._sender.close(self._delivery_s if timeout_s is None else timeout_s)
         finally:
             self._connections.close()
-            self._sender.join_calls()
 
     @property
     def throttle_time_ms(self) -> int:

@@ -1,9 +1,9 @@
 """The producer's background thread: drains the accumulator, sends Produce requests, processes responses.
 
 A request carries a batch of every ready partition of one leader. Several requests per broker are in flight, on one
-stream, or as unary calls when the broker has no streams. Responses arrive on the streams' threads, which process
-successful responses under the producer's lock and queue all other responses for this thread. User callbacks run only on
-this thread, without the lock.
+stream, or as unary calls when the broker has no streams. Responses arrive on the threads of streams or of gRPC, which
+process successful responses under the producer's lock and queue all other responses for this thread. User callbacks run
+only on this thread, without the lock.
 """
 
 import logging
@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -33,7 +33,6 @@ from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.broker_streams import BrokerStreams
 from paceline_client.call_errors import named_error
-from paceline_client.call_threads import CallThreads
 from paceline_client.clock import monotonic_ms
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
@@ -42,7 +41,7 @@ from paceline_client.partition_queue import Gap, Leader
 from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
 from paceline_client.throttle import Throttles
-from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
+from paceline_client.wire import PRODUCE_METHOD
 
 LOG = logging.getLogger("paceline.client")
 
@@ -66,7 +65,6 @@ class Sender:
         self._config = config
         self._accumulator = accumulator
         self._metadata = metadata
-        self._channels = channels
         self._lock = lock
         self._on_space = on_space
         self._wake = threading.Condition(lock)
@@ -76,9 +74,7 @@ class Sender:
         """Requests in flight by address, not by broker id: a hanging address must not block a broker that has moved."""
         self.throttles = Throttles()
         self._producer_ids = ProducerIds(accumulator, metadata, channels, self._post)
-        self._produce: dict[str, Any] = {}
-        self._threads = CallThreads(f"{name}-call")
-        self._streams = BrokerStreams(channels, PRODUCE_STREAM_METHOD, f"{name}-stream")
+        self._streams = BrokerStreams(channels, PRODUCE_METHOD, f"{name}-stream")
         self._next_deadline_check_ms = 0
         self._unreported: list[ProducerBatch] = []
         """Resolved batches whose callbacks have not run."""
@@ -138,7 +134,6 @@ class Sender:
             self._stopped = True
             self._woken = True
             self._wake.notify()
-        self._threads.close()
         self._streams.close()
         if threading.current_thread() is not self.thread:
             self.thread.join(5.0)
@@ -146,10 +141,6 @@ class Sender:
     def unannounced(self) -> list[ProducerBatch]:
         """Return the resolved batches whose callbacks have not run; the lock must be held."""
         return self._unreported + [batch for batch in self._reporting if not batch.announced]
-
-    def join_calls(self) -> None:
-        """Wait briefly for the threads of calls in flight, which end after the channels are closed."""
-        self._threads.join(5.0)
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -259,19 +250,12 @@ class Sender:
 
     def _send(self, sent: SentRequest) -> None:
         """Encode and send; every failure is converted into a response."""
+        timeout_s = self._config.request_timeout_ms / 1000
         try:
             body = sent.encode(self._config, self._accumulator)
-            stream = self._streams.get(sent.address)
-            method = self._method(sent.address)
+            self._streams.ask(sent.address, body, timeout_s, partial(self._answered, sent))
         except Exception as failure:
             self._post(partial(self._failed_locally, sent, failure, answered=True))
-            return
-        timeout_s = self._config.request_timeout_ms / 1000
-        unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_s))
-        if stream is None:
-            unary()
-        else:
-            stream.ask(body, timeout_s, partial(self._answered, sent, unary))
 
     def _check_deadlines(self, now_ms: int) -> int:
         """Fail overdue requests periodically; return the time until the next check, in ms."""
@@ -290,22 +274,18 @@ class Sender:
             self._in_flight = {address: count for address, count in self._in_flight.items() if count}
             self._streams.keep(known | self._in_flight.keys())
 
-    def _answered(self, sent: SentRequest, unary: Callable[[], None], outcome: bytes | Exception) -> None:
-        """Process a response on the stream's thread."""
+    def _answered(self, sent: SentRequest, outcome: bytes | Exception) -> None:
+        """Process a response on the thread on which it arrived."""
         if isinstance(outcome, bytes):
             try:
                 self._take_response(sent, outcome)
             except Exception as failure:
                 LOG.exception("processing a produce response failed")
                 self._post(partial(self._broken, failure))
-        elif not isinstance(outcome, grpc.RpcError):
-            # The stream ended without a response: deadline, close, or failure.
-            self._post(partial(self._failed, sent, named_error(sent.broker, outcome), answered=False))
-        elif outcome.code() is grpc.StatusCode.UNIMPLEMENTED:
-            self._streams.are_unknown(sent.address)
-            unary()
         else:
-            self._post(partial(self._refused, sent, outcome))
+            # A stream may also have ended without a response: deadline, close, or failure.
+            answered = isinstance(outcome, grpc.RpcError) and error_info(outcome) is not None
+            self._post(partial(self._failed, sent, named_error(sent.broker, outcome), answered))
 
     def _take_response(self, sent: SentRequest, data: bytes) -> None:
         try:
@@ -328,25 +308,6 @@ class Sender:
                 self._wake.notify()
         self._report([batch for batch in ended if not batch.callbacks])
 
-    def _call(self, sent: SentRequest, method: Any, body: bytes, timeout_s: float) -> None:
-        """Make the call on this thread and queue its result for the sender thread."""
-        try:
-            response: ProduceResponse = method(body, timeout=timeout_s)
-        except grpc.RpcError as failure:
-            self._post(partial(self._refused, sent, failure))
-        except BaseException as failure:
-            self._post(partial(self._failed_locally, sent, failure, answered=False))
-        else:
-            self._post(partial(self._succeeded, sent, response))
-
-    def _method(self, address: str) -> Any:
-        method = self._produce.get(address)
-        if method is None:
-            method = self._produce[address] = self._channels.get(address).unary_unary(
-                PRODUCE_METHOD, request_serializer=None, response_deserializer=ProduceResponse.FromString
-            )
-        return method
-
     def _post(self, answer: Callable[[], None]) -> None:
         self._answers.append(answer)
         with self._lock:
@@ -354,9 +315,6 @@ class Sender:
             self._wake.notify()
 
     # Answers -----------------------------------------------------------------------------------------------------
-
-    def _refused(self, sent: SentRequest, failure: grpc.RpcError) -> None:
-        self._failed(sent, named_error(sent.broker, failure), answered=error_info(failure) is not None)
 
     def _broken(self, failure: Exception) -> None:
         """Fail the producer after an internal error."""

@@ -16,9 +16,7 @@ from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.log_service_pb2 import FetchPartitionResult, FetchResponse
 
 PRODUCE_METHOD: Final = "/paceline.v1.LogService/Produce"
-PRODUCE_STREAM_METHOD: Final = "/paceline.v1.LogService/ProduceStream"
 FETCH_METHOD: Final = "/paceline.v1.LogService/Fetch"
-FETCH_STREAM_METHOD: Final = "/paceline.v1.LogService/FetchStream"
 
 
 class ProducePiece(NamedTuple):
