@@ -8,7 +8,7 @@ import pytest
 
 from paceline.model.errors import ErrorCode, InvalidRequestError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
-from paceline_client import Consumer, ConsumerRecord
+from paceline_client import Consumer, ConsumerRecord, broker_streams
 from paceline_client.metadata import ClusterMetadata
 from tests.integration.client_clusters import ONE, consumer_cluster, read, write
 from tests.integration.fake_cluster import FakeCluster, wait_for
@@ -31,7 +31,10 @@ def test_a_consumer_follows_the_leader(cluster: FakeCluster) -> None:
         assert [record.value for record in read(consumer, 1)] == [b"c"]
 
 
-def test_a_broker_with_a_new_address_is_read_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+def test_a_broker_with_a_new_address_is_read_while_its_old_address_hangs(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_streams, "IDLE_S", 1.0)
     leader = cluster.brokers[1]
     proxy = TcpProxy("127.0.0.1", leader.port)
     leader.told_port = proxy.port

@@ -16,7 +16,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.streams.stream_call import StreamCall
-from paceline_client import BootstrapError, Consumer, DeliveryFailedError, Producer, ProducerFatalError
+from paceline_client import BootstrapError, Consumer, DeliveryFailedError, Producer, ProducerFatalError, broker_streams
 from tests.integration.client_clusters import producer_cluster
 from tests.integration.fake_cluster import FakeCluster, wait_for
 from tests.integration.tcp_proxy import TcpProxy
@@ -40,7 +40,10 @@ def test_a_leader_hint_is_followed_at_once(cluster: FakeCluster) -> None:
         assert producer.send("one", b"b").result(60).offset == 1
 
 
-def test_a_broker_with_a_new_address_is_written_to_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+def test_a_broker_with_a_new_address_is_written_to_while_its_old_address_hangs(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_streams, "IDLE_S", 1.0)
     leader = cluster.brokers[1]
     proxy = TcpProxy("127.0.0.1", leader.port)
     leader.told_port = proxy.port
@@ -54,7 +57,7 @@ def test_a_broker_with_a_new_address_is_written_to_while_its_old_address_hangs(c
         assert producer.send("t", b"b", partition=0).result(15).offset == 1
         proxy.sever()
         assert hanging.result(60).offset == 1
-        wait_for(lambda: sum(thread.name.startswith("moves-sender-stream-") for thread in threading.enumerate()) == 1)
+        wait_for(lambda: sum(thread.name.startswith("moves-sender-stream-") for thread in threading.enumerate()) <= 1)
     proxy.close()
 
 

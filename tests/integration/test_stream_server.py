@@ -245,16 +245,17 @@ async def test_a_request_that_is_not_answered_ends_with_its_deadline(
     assert await asker.ask(b"again") == b"again"
 
 
-async def test_an_idle_stream_ends_and_the_next_request_opens_another(
+async def test_a_stream_is_idle_since_its_last_request_unless_it_waits_for_a_response(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     assert await asker.ask(b"first") == b"first"
-    asker.caller.expire(idle_s=3_600)
-    assert await asker.ask(b"second") == b"second"
-    assert len(server[1].contexts) == 1
-    asker.caller.expire(idle_s=0)
-    assert await asker.ask(b"third") == b"third"
-    assert len(server[1].contexts) == 2
+    await asyncio.sleep(0.01)
+    assert asker.caller.idle_s() >= 0.01
+    pending = asker.begin(b"wait")
+    assert asker.caller.idle_s() == 0.0
+    server[1].release.set()
+    assert await asker.outcome(pending) == b"wait"
+    assert 0.0 < asker.caller.idle_s() < PATIENCE_S
 
 
 async def test_a_server_that_stops_does_not_wait_for_idle_streams(
@@ -373,38 +374,6 @@ async def test_a_client_that_reads_no_response_loses_its_connection_and_memory(
         asker.close()
     assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
     assert [one.levelname for one in caplog.records if "response not received in time" in one.message] == ["WARNING"]
-
-
-async def test_a_stream_that_the_server_does_not_end_delays_no_other_request() -> None:
-    asked: list[bytes] = []
-
-    async def deaf(_requests: Any, context: Any) -> None:
-        asked.append(await context.read())
-        await context.write(asked[-1])
-        await asyncio.get_running_loop().create_future()
-
-    # A plain gRPC server, because our server lets no stream of requests bypass its guard.
-    bare = grpc.aio.server()
-    handlers = {"Ask": grpc.stream_stream_rpc_method_handler(deaf)}
-    bare.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
-    port = bare.add_insecure_port("127.0.0.1:0")
-    await bare.start()
-    try:
-        asker = Asker(port)
-        try:
-            assert await asker.ask(b"first") == b"first"
-            asker.caller.expire(idle_s=0)
-            late, pending = asker.begin(b"late", timeout_s=0.01), asker.begin(b"second")
-            deadline = time.monotonic() + PATIENCE_S
-            while pending.empty():
-                assert time.monotonic() < deadline
-                asker.caller.expire()
-                await asyncio.sleep(0.01)
-            assert isinstance(await asker.outcome(late), RequestTimedOutError)
-        finally:
-            asker.close()
-    finally:
-        await bare.stop(0)
 
 
 async def test_an_unreachable_server_is_an_error() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -12,7 +12,7 @@ from paceline.rpc.errors import ConnectionBrokenError
 from paceline.rpc.streams.stream_client import OnDone, StreamClient
 
 IDLE_S: Final = 60.0
-"""Idle time after which a stream is closed, because it occupies a stream slot of the broker."""
+"""Idle time after which a stream ends: it occupies a stream slot of the broker, which may have left its address."""
 ASK_AGAIN_S: Final = 60.0
 """Pause before the next stream to a broker that refused a stream: its stream limit may have been the only reason."""
 _JOIN_S: Final = 5.0
@@ -119,18 +119,14 @@ class BrokerStreams:
             caller.extend(more_s)
 
     def expire(self) -> None:
-        """Fail overdue requests and close idle streams; call this several times a second."""
-        for caller in list(self._callers.values()):
-            caller.expire(IDLE_S)
-
-    def keep(self, addresses: Collection[str]) -> None:
-        """Close the streams to addresses that are not in ``addresses``, the brokers' present addresses."""
-        with self._lock:
-            gone = [self._callers.pop(address) for address in self._callers.keys() - addresses]
-            for address in self._unknown.keys() - addresses:
-                del self._unknown[address]
-        for caller in gone:
-            caller.close()
+        """Fail overdue requests and close idle streams; call this several times a second, but not during `ask`."""
+        for address, caller in list(self._callers.items()):
+            caller.expire()
+            if caller.idle_s() >= IDLE_S:
+                with self._lock:
+                    del self._callers[address]
+                    self._unknown.pop(address, None)
+                caller.close()
 
     def close(self) -> None:
         """Close every stream and join its thread; unanswered requests end with an error."""

@@ -178,11 +178,7 @@ class Fetcher:
     def _leave_addresses(self) -> None:
         """Remove addresses that no longer belong to a broker and have no call in flight."""
         known = {broker.address for broker in self._metadata.brokers()}
-        if not known:
-            return
-        known |= self._outstanding.keys()
-        self._streams.keep(known)
-        for address in self._sessions.keys() - known:
+        for address in self._sessions.keys() - known - self._outstanding.keys():
             for kept in (self._sessions, self._quiet_until, self._failures):
                 kept.pop(address, None)
 

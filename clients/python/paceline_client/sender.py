@@ -262,17 +262,9 @@ class Sender:
         if now_ms >= self._next_deadline_check_ms:
             self._next_deadline_check_ms = now_ms + _DEADLINE_CHECK_MS
             self._streams.expire()
-            self._leave_addresses()
         if any(self._in_flight.values()):
             return self._next_deadline_check_ms - now_ms
         return int(_LONGEST_SLEEP_S * 1000)
-
-    def _leave_addresses(self) -> None:
-        """Remove addresses that no longer belong to a broker and have no request in flight."""
-        known = {broker.address for broker in self._metadata.brokers()}
-        if known:
-            self._in_flight = {address: count for address, count in self._in_flight.items() if count}
-            self._streams.keep(known | self._in_flight.keys())
 
     def _answered(self, sent: SentRequest, outcome: bytes | Exception) -> None:
         """Process a response on the thread on which it arrived."""

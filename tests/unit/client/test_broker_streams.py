@@ -167,14 +167,17 @@ def test_a_request_that_cannot_be_sent_again_as_a_unary_call_fails(requests: Req
     assert [type(outcome) for outcome in requests.outcomes] == [RuntimeError]
 
 
-def test_streams_to_unused_addresses_end_with_their_threads() -> None:
+def test_an_idle_stream_ends_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = BrokerStreams(ChannelCache(lambda _address: Channel([])), "/service/Method", "left")
     for address in ("a:1", "b:1"):
         streams.ask(address, b"", 5.0, lambda _outcome: None)
-    streams.keep({"a:1", "c:1"})
-    wait_for_threads({"left-1"})
+    streams.expire()
+    wait_for_threads({"left-1", "left-2"})
+    monkeypatch.setattr(broker_streams, "IDLE_S", 0.0)
+    streams.expire()
+    wait_for_threads(set())
     streams.ask("b:1", b"", 5.0, lambda _outcome: None)
-    wait_for_threads({"left-1", "left-3"})
+    wait_for_threads({"left-3"})
     streams.close()
     wait_for_threads(set())
 

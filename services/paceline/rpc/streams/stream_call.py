@@ -19,7 +19,7 @@ _NO_FLAGS: Final = 0
 
 
 class StreamCall:
-    """A stream. The owner holds its lock for `send`, `finish` and `cancel`; the reading thread waits for the events."""
+    """A stream. The owner holds its lock for `send` and `cancel`; the reading thread waits for the events."""
 
     def __init__(self, channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> None:
         """Open the stream.
@@ -27,7 +27,7 @@ class StreamCall:
         Args:
             channel: a blocking channel.
             method: full name of the method.
-            lock: the lock that the caller of `send`, `finish` and `cancel` holds.
+            lock: the lock that the caller of `send` and `cancel` holds.
             one_at_a_time: whether each request is sent after the response to the previous one. Sending and receiving
                 are then one operation, so the reading thread is not woken when a request was sent.
 
@@ -72,10 +72,6 @@ class StreamCall:
         """Send a message after all earlier messages: write to the socket, or queue it if another is being written."""
         self._unsent.append(request)
         self._send_next()
-
-    def finish(self) -> None:
-        """Close the sending side; all requests must have responses."""
-        self._operate(self._core.SendCloseFromClientOperation(_NO_FLAGS))
 
     def cancel(self) -> None:
         """End the stream without waiting for responses."""

@@ -26,15 +26,12 @@ OnDone = Callable[[bytes | Exception], None]
 _RESOURCE_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 _OWN_RECEIPT: Final = "CLIENT: Received"
 """Beginning of gRPC's status message when a response is too large for the client."""
-_NEVER: Final = float("inf")
-_FAREWELL_S: Final = 1.0
-"""Maximum time for the server to end an idle stream; the responses on the next stream wait until it has ended."""
 
 
 class _Stream:
     """An open stream and its requests without a response."""
 
-    __slots__ = ("call", "failure", "used_s", "waiting")
+    __slots__ = ("call", "failure", "waiting")
 
     def __init__(self, call: StreamCall) -> None:
         self.call = call
@@ -42,8 +39,6 @@ class _Stream:
         """Deadline, callback and size of each request, oldest first."""
         self.failure: Exception | None = None
         """The error with which this client ended the stream."""
-        self.used_s = 0.0
-        """Time of the latest request, or of the end of the stream if it was ended because it was idle."""
 
 
 class StreamClient:
@@ -66,9 +61,8 @@ class StreamClient:
         self._one_at_a_time = one_at_a_time
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
-        """The stream for the next request; earlier streams have ended, except for ``_idle``."""
-        self._idle: _Stream | None = None
-        """The latest stream that was ended because it was idle; the server should end it, too."""
+        """The stream for the next request; earlier streams have ended."""
+        self._asked_s = time.monotonic()
         self._streams: queue.SimpleQueue[_Stream | None] = queue.SimpleQueue()
         """Streams for the thread to read."""
         self._closed = False
@@ -87,26 +81,24 @@ class StreamClient:
             except Exception as error:
                 failure = error
             else:
-                stream.used_s = time.monotonic()
-                stream.waiting.append((stream.used_s + timeout_s, on_done, len(request)))
+                self._asked_s = time.monotonic()
+                stream.waiting.append((self._asked_s + timeout_s, on_done, len(request)))
                 stream.call.send(request)
         if failure is not None:
             on_done(failure)
 
-    def expire(self, idle_s: float = _NEVER) -> None:
-        """End the stream if its oldest request is overdue, or if it had no request for ``idle_s`` seconds."""
-        now_s = time.monotonic()
+    def expire(self) -> None:
+        """End the stream if its oldest request is overdue."""
         with self._lock:
-            stream, idle = self._stream, self._idle
-            if stream is not None and stream.waiting and stream.waiting[0][0] <= now_s:
+            stream = self._stream
+            if stream is not None and stream.waiting and stream.waiting[0][0] <= time.monotonic():
                 self._end(RequestTimedOutError("the broker has not answered in time"))
-            elif stream is not None and not stream.waiting and now_s - stream.used_s >= idle_s:
-                stream.call.finish()
-                stream.used_s = now_s
-                self._stream, self._idle = None, stream
-            elif idle is not None and now_s - idle.used_s >= _FAREWELL_S:
-                idle.call.cancel()
-                self._idle = None
+
+    def idle_s(self) -> float:
+        """Return the time since the last request, 0 while a request waits for its response."""
+        with self._lock:
+            waits = self._stream is not None and self._stream.waiting
+            return 0.0 if waits else time.monotonic() - self._asked_s
 
     def extend(self, more_s: float) -> None:
         """Move the deadline of every request without a response."""
@@ -126,8 +118,6 @@ class StreamClient:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                if self._idle is not None:
-                    self._idle.call.cancel()
                 self._end(ConnectionBrokenError("the connection was closed"))
                 self._streams.put(None)
 
