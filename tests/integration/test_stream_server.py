@@ -19,11 +19,12 @@ from paceline.model.errors import (
     NotLeaderOrFollowerError,
     RequestTimedOutError,
 )
-from paceline.model.identity import Identity, Role
+from paceline.model.identity import PRINCIPAL_KEY, Identity, Role
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
 from paceline.rpc.security.authorizer import Caller
 from paceline.rpc.security.guard import Guard
+from paceline.rpc.security.named_channel import NamedChannel
 from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
 from paceline.rpc.streams.stream_call import StreamCall
 from paceline.rpc.streams.stream_client import StreamClient
@@ -396,6 +397,28 @@ async def test_requests_of_one_at_a_time_wait_for_the_answers_before_them(
         assert [await asker.outcome(first), await asker.outcome(second)] == [b"wait", b"second"]
     finally:
         asker.close()
+
+
+async def test_a_stream_names_the_client_that_a_gateway_calls_for() -> None:
+    names: list[Any] = []
+
+    class NoteNames(Guard):
+        def admit(self, method: str, context: Any, is_named: bool = True) -> Caller:
+            names.extend(value for key, value in context.invocation_metadata() if key == PRINCIPAL_KEY)
+            return Caller("User:a", Identity("0" * 32, Role.GATEWAY, "a"))
+
+        def check(self, *_: Any) -> None:
+            pass
+
+    outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    async with serving(stream_handler(Echo().ask), Calls(), guard=NoteNames("TEST")) as server:
+        with open_channel(f"127.0.0.1:{server.port}", own_connection=True) as channel:
+            caller = StreamClient(NamedChannel(channel, "User:billing"), METHOD, "test")
+            caller.ask(b"request", PATIENCE_S, outcomes.put)
+            assert await asyncio.to_thread(outcomes.get, True, PATIENCE_S) == b"request"
+            caller.close()
+            caller.join(PATIENCE_S)
+    assert names == ["User:billing"]
 
 
 def test_a_grpc_with_other_internals_counts_as_a_server_without_streams(

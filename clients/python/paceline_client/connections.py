@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from itertools import cycle
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final
 
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identity import PRINCIPAL_KEY
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache, Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
+from paceline.rpc.security.named_channel import NamedChannel
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.metadata_refresher import METADATA_MAX_AGE_MS, MetadataRefresher
 
@@ -95,50 +93,12 @@ class Connections:
 
 class _NamedConnections(Connections):
     def __init__(self, shared: Connections, principal: str, channels: ChannelCache) -> None:
-        def open_one(address: str) -> Any:
-            return grpc.intercept_channel(channels.get(address), _Naming(principal))
-
         self.addresses, self._max_age_ms = shared.addresses, shared._max_age_ms
-        self.channels = ChannelCache(open_one)
+        self.channels = ChannelCache(lambda address: NamedChannel(channels.get(address), principal))
         self._all_channels = []  # `close` leaves the channels open for the clients that share them
         self.metadata = MetadataRefresher(
             self.addresses, self.channels, max_age_ms=self._max_age_ms, name=f"{principal}-metadata"
         )
-
-
-class _Naming(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Names the client that a gateway calls for."""
-
-    def __init__(self, principal: str) -> None:
-        self._entry = (PRINCIPAL_KEY, principal)
-
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return continuation(self._named(details), request)
-
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return continuation(self._named(details), request)
-
-    def intercept_stream_stream(self, continuation: Any, details: Any, request_iterator: Any) -> Any:
-        return continuation(self._named(details), request_iterator)
-
-    def _named(self, details: Any) -> Any:
-        return _Details(
-            details.method,
-            details.timeout,
-            [*(details.metadata or ()), self._entry],
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
-
-
-class _Details(NamedTuple):
-    method: str
-    timeout: float | None
-    metadata: list[tuple[str, str]]
-    credentials: Any
-    wait_for_ready: bool | None
-    compression: Any
 
 
 class ClientConnections:

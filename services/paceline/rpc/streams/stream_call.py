@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from paceline.rpc.security.named_channel import NamedChannel
 from paceline.rpc.security.reopening_channel import ReopeningChannel
 
 _NO_FLAGS: Final = 0
@@ -50,7 +51,10 @@ class StreamCall:
         self._unsent: deque[bytes] = deque()
         self._sending = False
         self._status: Any = None
-        begin = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS), cygrpc.ReceiveStatusOnClientOperation(_NO_FLAGS)
+        named = None
+        if isinstance(channel, NamedChannel):
+            channel, named = channel.shared, channel.metadata
+        begin = cygrpc.SendInitialMetadataOperation(named, _NO_FLAGS), cygrpc.ReceiveStatusOnClientOperation(_NO_FLAGS)
         metadata = (cygrpc.ReceiveInitialMetadataOperation(_NO_FLAGS),)
         defaults, operations = (None, None, None, None), ((begin, None), (metadata, None))
         propagation, context = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS, cygrpc.build_census_context()
