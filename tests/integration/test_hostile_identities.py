@@ -361,7 +361,7 @@ def test_calls_without_a_message_delay_no_control_request(secure: SecureCluster,
             return found
 
         calm_s = took_s()
-        streams = [enemies.stream_unary(f"{service}/DescribeLogDirs").future(nothing()) for _ in range(100)]
+        streams = [enemies.stream_stream(f"{service}/DescribeLogDirs")(nothing()) for _ in range(100)]
         try:
             eventually(lambda: sum(one.done() for one in streams) >= 80, 10, "the server ends silent calls")
             attacked_s = took_s()
