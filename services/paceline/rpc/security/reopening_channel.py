@@ -126,10 +126,6 @@ class _Method:
     def future(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(lambda method: method.future(*args, **kwargs), False)
 
-    def with_call(self, *args: Any, **kwargs: Any) -> Any:
-        """`grpc.intercept_channel` calls it."""
-        return self._call(lambda method: method.with_call(*args, **kwargs), True)
-
     def _call(self, begin: Callable[[Any], Any], blocks: bool) -> Any:
         """Call through the current connection, and note the end of the call."""
         channel, end = self._channel.begin_call()
